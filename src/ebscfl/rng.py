@@ -7,7 +7,8 @@ Two kinds live here and nowhere else:
   root is either `os_random` (deployed) or `root_from_seed` (simulation and tests).
 
 ``USAGE_*`` labels keep streams apart: no two purposes share one, and each carries a version so that a
-change of meaning changes the stream. The `cryptography` package is imported only when a `SecretStream` is made.
+change of meaning changes the stream. The `cryptography` package is imported only when a `SecretStream` is
+made.
 """
 
 from __future__ import annotations
