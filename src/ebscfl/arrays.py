@@ -54,5 +54,5 @@ def as_updates(values: Array, *, name: str = "updates") -> torch.Tensor:
 def like(result: torch.Tensor, original: ArrayT) -> ArrayT:
     """``result`` as the kind of array ``original`` is."""
     if isinstance(original, np.ndarray):
-        return result.cpu().numpy()  # type: ignore[return-value]
+        return result.cpu().numpy()
     return result
