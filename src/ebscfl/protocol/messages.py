@@ -1,0 +1,126 @@
+"""Every message of every protocol, as frozen dataclasses that check themselves.
+
+Codes are grouped: 1-15 shared, 16-31 plain, 32-63 paper, 64-95 sealed, 96-159 comparators. A message marked
+``confidential`` carries key material: it prints redacted and may travel only over an encrypted channel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ebscfl.errors import UsageError
+from ebscfl.protocol.wire import U32, U64, Array, Items, Text, wire
+
+Float64s = npt.NDArray[np.float64]
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Message:
+    """Base of all messages; not sent itself."""
+
+    code: ClassVar[int] = 0
+    confidential: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if reason := field.metadata["wire"].check(value):
+                raise UsageError(f"{type(self).__name__}.{field.name} {reason}")
+            if isinstance(value, np.ndarray) and value.flags.writeable and value.base is None:
+                value.flags.writeable = False  # a sent message no longer changes
+
+    def __repr__(self) -> str:
+        if self.confidential:
+            return f"{type(self).__name__}(<redacted>)"
+        shown = (f"{f.name}={f.metadata['wire'].describe(getattr(self, f.name))}" for f in dataclasses.fields(self))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def same_as(self, other: object) -> bool:
+        """Equality of type and every field, arrays included."""
+        if type(other) is not type(self):
+            return False
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
+        return all(_same(one, two) for one, two in pairs)
+
+
+def _same(one: object, two: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
+        return one.dtype == two.dtype and np.array_equal(one, two)
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        return len(one) == len(two) and all(_same(a, b) for a, b in zip(one, two, strict=True))
+    return one == two
+
+
+MessageT = TypeVar("MessageT", bound=type[Message])
+MESSAGE_BY_CODE: dict[int, type[Message]] = {}
+
+
+def register(kind: MessageT) -> MessageT:
+    """Class decorator: give the codec this message; two messages may not share a code."""
+    if kind.code in MESSAGE_BY_CODE or not 0 < kind.code < 256:
+        raise UsageError(f"message code {kind.code} of {kind.__name__} is taken or out of range")
+    MESSAGE_BY_CODE[kind.code] = kind
+    return kind
+
+
+# --- shared ---------------------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ResendRequest(Message):
+    """Server to client: your upload of this round is missing or failed a check; send it once more."""
+
+    code: ClassVar[int] = 1
+    round_id: int = wire(U64)
+    reason: str = wire(Text(512))
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class Refusal(Message):
+    """Key centre to server or client: the request is refused, and why."""
+
+    code: ClassVar[int] = 2
+    round_id: int = wire(U64)
+    reason: str = wire(Text(512))
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ServerUpdates(Message):
+    """Server to key centre: the m root updates g0^k, before any upload of the round."""
+
+    code: ClassVar[int] = 3
+    round_id: int = wire(U64)
+    updates: Float64s = wire(Array("f8", 2))  # (m, l)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class OpenRound(Message):
+    """Server to key centre: a round begins with these clients."""
+
+    code: ClassVar[int] = 4
+    round_id: int = wire(U64)
+    clients: tuple[int, ...] = wire(Items(U32))
+
+
+# --- plain ----------------------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class PlainUpload(Message):
+    """Client to server: cluster and update in the clear (the baseline that hides nothing)."""
+
+    code: ClassVar[int] = 16
+    round_id: int = wire(U64)
+    cluster: int = wire(U32)
+    update: Float32s = wire(Array("f4", 1))  # (l,)
