@@ -67,7 +67,7 @@ class Session:
         roles = {KDC: self.kdc, SERVER: self.server} | {client.address: client for client in self.clients}
         self.bus = Bus(roles, run_tag, keep_transcript=keep_transcript, wire=wire)
         self._round_id = 0
-        # Once. Clients: enrol with the key centre, which answers each with its own key (only where a protocol needs it).
+        # Once. Clients: enrol with the key centre, which answers each with its own key (where a protocol needs it).
         for client in self.clients:
             self.bus.act(client.address, client.enrol)
 
