@@ -1,0 +1,316 @@
+"""What the key centre of `sealed` must not forget: keys, answers, releases. In memory, or in SQLite for a deployment.
+
+Three promises rest on this file and hold across ``kill -9``: a (round, client) key is answered once, a round is released
+once, and a server that was caught stays caught. Each is one transaction, committed before the answer leaves. The running
+sum P is not stored: it is a function of the master keys and of the answers, so a restarted key centre recomputes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ebscfl.errors import DataError, SequenceError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the key centre decided about one upload."""
+
+    client: int
+    accepted: bool
+    reason: str
+    alpha: int
+    rho: int
+    request_digest: bytes
+    score: float
+
+    def __repr__(self) -> str:
+        return f"Answer(client={self.client}, accepted={self.accepted}, <redacted>)"
+
+
+class KdcStore(ABC):
+    """The durable state of the key centre. Methods that record raise `SequenceError` on a second time."""
+
+    @abstractmethod
+    def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
+        """Keep a client's keys; the same client with another public key is refused."""
+
+    @abstractmethod
+    def master_key(self, client: int) -> bytes | None:
+        """The key shared with ``client``, if it is enrolled."""
+
+    @abstractmethod
+    def enrolled(self) -> tuple[int, ...]:
+        """All enrolled clients."""
+
+    @abstractmethod
+    def commit_updates(self, payload: bytes) -> None:
+        """Keep the server's committed root updates."""
+
+    @abstractmethod
+    def committed_updates(self) -> bytes | None:
+        """The last commitment."""
+
+    @abstractmethod
+    def open_round(self, round_id: int, clients: Sequence[int]) -> None:
+        """Use up ``round_id``; it must be larger than every earlier one."""
+
+    @abstractmethod
+    def current_round(self) -> tuple[int, tuple[int, ...]]:
+        """The newest round and its clients; (-1, ()) before the first."""
+
+    @abstractmethod
+    def record_answer(self, round_id: int, answer: Answer) -> None:
+        """Use up the key of (round, client)."""
+
+    @abstractmethod
+    def answers(self, round_id: int) -> dict[int, Answer]:
+        """All answers of a round by client."""
+
+    @abstractmethod
+    def release(self, round_id: int, included: Sequence[int]) -> None:
+        """Mark the round released with exactly this set."""
+
+    @abstractmethod
+    def released(self, round_id: int) -> tuple[int, ...] | None:
+        """The set a round was released with, or None."""
+
+    @abstractmethod
+    def bar(self, client: int, reason: str) -> None:
+        """Serve this client's uploads no more."""
+
+    @abstractmethod
+    def barred(self) -> dict[int, str]:
+        """Barred clients and why."""
+
+    @abstractmethod
+    def halt(self, reason: str) -> None:
+        """Serve the server no more."""
+
+    @abstractmethod
+    def halted(self) -> str | None:
+        """Why the server is no longer served, or None."""
+
+    @abstractmethod
+    def put_note(self, name: str, payload: bytes) -> None:
+        """Keep a named value (score history, privacy budget spent)."""
+
+    @abstractmethod
+    def note(self, name: str) -> bytes | None:
+        """A value kept under ``name``."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to close in memory
+        """Give back what the store holds open."""
+
+
+@dataclass(repr=False)
+class MemoryStore(KdcStore):
+    """For simulations: the same rules, gone with the process."""
+
+    _keys: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    _commitment: bytes | None = None
+    _rounds: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _answers: dict[int, dict[int, Answer]] = field(default_factory=dict)
+    _released: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _barred: dict[int, str] = field(default_factory=dict)
+    _halted: str | None = None
+    _notes: dict[str, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "MemoryStore(<redacted>)"
+
+    def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
+        known = self._keys.get(client)
+        if known is not None:
+            raise SequenceError(f"client {client} is enrolled already", culprits=(client,))
+        self._keys[client] = (public_key, master_key)
+
+    def master_key(self, client: int) -> bytes | None:
+        known = self._keys.get(client)
+        return None if known is None else known[1]
+
+    def enrolled(self) -> tuple[int, ...]:
+        return tuple(sorted(self._keys))
+
+    def commit_updates(self, payload: bytes) -> None:
+        self._commitment = payload
+
+    def committed_updates(self) -> bytes | None:
+        return self._commitment
+
+    def open_round(self, round_id: int, clients: Sequence[int]) -> None:
+        newest = self.current_round()[0]
+        if round_id <= newest:
+            raise SequenceError(f"round {round_id} is not newer than round {newest}")
+        for old in [r for r in self._answers if r < newest]:  # a simulation needs no old answers
+            del self._answers[old]
+        self._rounds[round_id] = tuple(clients)
+
+    def current_round(self) -> tuple[int, tuple[int, ...]]:
+        newest = max(self._rounds, default=-1)
+        return newest, self._rounds.get(newest, ())
+
+    def record_answer(self, round_id: int, answer: Answer) -> None:
+        of_round = self._answers.setdefault(round_id, {})
+        if answer.client in of_round:
+            raise SequenceError(f"the key of client {answer.client} in round {round_id} is used")
+        of_round[answer.client] = answer
+
+    def answers(self, round_id: int) -> dict[int, Answer]:
+        return dict(self._answers.get(round_id, {}))
+
+    def release(self, round_id: int, included: Sequence[int]) -> None:
+        if round_id in self._released:
+            raise SequenceError(f"round {round_id} is released already")
+        self._released[round_id] = tuple(sorted(included))
+
+    def released(self, round_id: int) -> tuple[int, ...] | None:
+        return self._released.get(round_id)
+
+    def bar(self, client: int, reason: str) -> None:
+        self._barred.setdefault(client, reason)
+
+    def barred(self) -> dict[int, str]:
+        return dict(self._barred)
+
+    def halt(self, reason: str) -> None:
+        self._halted = self._halted or reason
+
+    def halted(self) -> str | None:
+        return self._halted
+
+    def put_note(self, name: str, payload: bytes) -> None:
+        self._notes[name] = payload
+
+    def note(self, name: str) -> bytes | None:
+        return self._notes.get(name)
+
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS clients (client INTEGER PRIMARY KEY, public_key BLOB NOT NULL, master_key BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, clients TEXT NOT NULL, released TEXT);
+CREATE TABLE IF NOT EXISTS answers (
+    round INTEGER NOT NULL, client INTEGER NOT NULL, accepted INTEGER NOT NULL, reason TEXT NOT NULL,
+    alpha TEXT NOT NULL, rho TEXT NOT NULL, digest BLOB NOT NULL, score REAL NOT NULL, PRIMARY KEY (round, client));
+CREATE TABLE IF NOT EXISTS barred (client INTEGER PRIMARY KEY, reason TEXT NOT NULL);
+"""
+
+
+class SqliteStore(KdcStore):
+    """One file, write-ahead log, every change its own durable transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+            path.chmod(0o600)  # it holds master keys
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_TABLES)
+            version = self._meta("schema")
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{path} is not a usable key-centre database: {error}") from error
+        if version is None:
+            self._put("schema", str(SCHEMA_VERSION).encode())
+        elif version != str(SCHEMA_VERSION).encode():
+            raise DataError(f"{path} has schema {version.decode()}, this version speaks {SCHEMA_VERSION}")
+
+    def __repr__(self) -> str:
+        return "SqliteStore(<redacted>)"
+
+    def _meta(self, name: str) -> bytes | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _put(self, name: str, value: bytes) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
+        try:
+            self._db.execute("INSERT INTO clients VALUES (?, ?, ?)", (client, public_key, master_key))
+        except sqlite3.IntegrityError as error:
+            raise SequenceError(f"client {client} is enrolled already", culprits=(client,)) from error
+
+    def master_key(self, client: int) -> bytes | None:
+        row = self._db.execute("SELECT master_key FROM clients WHERE client = ?", (client,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def enrolled(self) -> tuple[int, ...]:
+        return tuple(int(row[0]) for row in self._db.execute("SELECT client FROM clients ORDER BY client"))
+
+    def commit_updates(self, payload: bytes) -> None:
+        self._put("commitment", payload)
+
+    def committed_updates(self) -> bytes | None:
+        return self._meta("commitment")
+
+    def open_round(self, round_id: int, clients: Sequence[int]) -> None:
+        newest = self.current_round()[0]
+        if round_id <= newest:
+            raise SequenceError(f"round {round_id} is not newer than round {newest}")
+        self._db.execute("INSERT INTO rounds VALUES (?, ?, NULL)", (round_id, json.dumps(list(clients))))
+
+    def current_round(self) -> tuple[int, tuple[int, ...]]:
+        row = self._db.execute("SELECT round, clients FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
+        return (-1, ()) if row is None else (int(row[0]), tuple(json.loads(row[1])))
+
+    def record_answer(self, round_id: int, answer: Answer) -> None:
+        row = (
+            round_id, answer.client, int(answer.accepted), answer.reason, str(answer.alpha), str(answer.rho),
+            answer.request_digest, answer.score,
+        )  # fmt: skip
+        try:
+            self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError as error:
+            raise SequenceError(f"the key of client {answer.client} in round {round_id} is used") from error
+
+    def answers(self, round_id: int) -> dict[int, Answer]:
+        rows = self._db.execute(
+            "SELECT client, accepted, reason, alpha, rho, digest, score FROM answers WHERE round = ?", (round_id,)
+        )
+        return {
+            int(c): Answer(int(c), bool(ok), str(why), int(alpha), int(rho), bytes(digest), float(score))
+            for c, ok, why, alpha, rho, digest, score in rows
+        }
+
+    def release(self, round_id: int, included: Sequence[int]) -> None:
+        changed = self._db.execute(
+            "UPDATE rounds SET released = ? WHERE round = ? AND released IS NULL",
+            (json.dumps(sorted(included)), round_id),
+        )
+        if changed.rowcount != 1:
+            raise SequenceError(f"round {round_id} is released already or was never opened")
+
+    def released(self, round_id: int) -> tuple[int, ...] | None:
+        row = self._db.execute("SELECT released FROM rounds WHERE round = ?", (round_id,)).fetchone()
+        return None if row is None or row[0] is None else tuple(json.loads(row[0]))
+
+    def bar(self, client: int, reason: str) -> None:
+        self._db.execute("INSERT OR IGNORE INTO barred VALUES (?, ?)", (client, reason))
+
+    def barred(self) -> dict[int, str]:
+        return {int(c): str(why) for c, why in self._db.execute("SELECT client, reason FROM barred")}
+
+    def halt(self, reason: str) -> None:
+        self._db.execute("INSERT OR IGNORE INTO meta VALUES ('halted', ?)", (reason.encode(),))
+
+    def halted(self) -> str | None:
+        reason = self._meta("halted")
+        return None if reason is None else reason.decode()
+
+    def put_note(self, name: str, payload: bytes) -> None:
+        self._put(f"note:{name}", payload)
+
+    def note(self, name: str) -> bytes | None:
+        return self._meta(f"note:{name}")
+
+    def close(self) -> None:
+        self._db.close()
