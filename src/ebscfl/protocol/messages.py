@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import UsageError
-from ebscfl.protocol.wire import U32, U64, Array, Items, Text, wire
+from ebscfl.protocol.wire import REAL, U8, U32, U64, Array, Blob, Items, Text, wire
 
 Float64s = npt.NDArray[np.float64]
 Float32s = npt.NDArray[np.float32]
@@ -124,3 +124,95 @@ class PlainUpload(Message):
     round_id: int = wire(U64)
     cluster: int = wire(U32)
     update: Float32s = wire(Array("f4", 1))  # (l,)
+
+
+# --- sealed ---------------------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class EnrolRequest(Message):
+    """Client to key centre, once: its X25519 public key."""
+
+    code: ClassVar[int] = 64
+    public_key: bytes = wire(Blob(exact=32))
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class Enrolment(Message):
+    """Key centre to client, once: the 32-byte master key, sealed to the client's public key."""
+
+    code: ClassVar[int] = 65
+    confidential: ClassVar[bool] = True
+    ephemeral_key: bytes = wire(Blob(exact=32))
+    ciphertext: bytes = wire(Blob(exact=48))
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class Commitment(Message):
+    """Server to key centre: the m unit server updates in fixed point, before the round's first upload."""
+
+    code: ClassVar[int] = 66
+    round_id: int = wire(U64)
+    rows: npt.NDArray[np.int64] = wire(Array("i8", 2))  # (m, l)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class SealedUpload(Message):
+    """Client to server: c = x + r and t = kappa x + b, field elements as little-endian words."""
+
+    code: ClassVar[int] = 67
+    round_id: int = wire(U64)
+    masked: npt.NDArray[np.uint32] = wire(Array("u4", 1))  # m (l + 1) elements: one word each, two for 2^61 - 1
+    tag: npt.NDArray[np.uint32] = wire(Array("u4", 1))
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreRequest(Message):
+    """Server to key centre: products of one upload with G, the counts and a fresh sketch."""
+
+    code: ClassVar[int] = 68
+    round_id: int = wire(U64)
+    client: int = wire(U32)
+    sketch_seed: bytes = wire(Blob(exact=32))
+    products: npt.NDArray[np.uint64] = wire(Array("u8", 2))  # (2, rows): of c and of t
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreAnswer(Message):
+    """Key centre to server: the masked weight of one upload, or why it is refused."""
+
+    code: ClassVar[int] = 69
+    round_id: int = wire(U64)
+    client: int = wire(U32)
+    accepted: int = wire(U8)
+    alpha: int = wire(U64)
+    reason: str = wire(Text(512))
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ReleaseRequest(Message):
+    """Server to key centre: the set it has added, and the masked count coordinate of every slot."""
+
+    code: ClassVar[int] = 70
+    round_id: int = wire(U64)
+    included: tuple[int, ...] = wire(Items(U32))
+    masked_counts: npt.NDArray[np.uint64] = wire(Array("u8", 1))  # (m,)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class Release(Message):
+    """Key centre to server, once a round: the sum of masks on every slot that carries enough weight."""
+
+    code: ClassVar[int] = 71
+    round_id: int = wire(U64)
+    slots: npt.NDArray[np.uint8] = wire(Array("u1", 1))  # (m,) one where the slot is released
+    pad_sum: npt.NDArray[np.uint32] = wire(Array("u4", 1))  # words, zero on withheld slots
+    noise_scale: float = wire(REAL)  # standard deviation of the noise inside, in update units; 0 without DP

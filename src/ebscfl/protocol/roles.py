@@ -174,6 +174,8 @@ class ServerRole(RoleMachine):
         self.round_id = -1
         self.expected: tuple[int, ...] = ()
         self.accepted: set[int] = set()
+        self.rejected: set[int] = set()  # judged for good: asking again would need a second key
+        self.refusal: str | None = None
         self.events: list[str] = []
         self.outcome: Outcome | None = None
 
@@ -181,8 +183,8 @@ class ServerRole(RoleMachine):
         """Open round ``round_id`` (never used before) for ``clients``."""
         self.advance(Step.START_ROUND)
         self.round_id, self.expected = round_id, tuple(clients)
-        self.accepted, self.events, self.outcome = set(), [], None
-        self.culprits = {}
+        self.accepted, self.rejected, self.events, self.outcome = set(), set(), [], None
+        self.culprits, self.refusal = {}, None
         return self.open_round(server_updates)
 
     @abstractmethod
@@ -195,7 +197,7 @@ class ServerRole(RoleMachine):
             raise SequenceError(f"{sender} takes no part in round {self.round_id}", culprits=(sender,))
         if round_id != self.round_id:
             raise SequenceError(f"upload for round {round_id} in round {self.round_id}", culprits=(sender,))
-        if sender.client in self.accepted:
+        if sender.client in self.accepted or sender.client in self.rejected:
             raise SequenceError(f"second upload of {sender} in round {round_id}", culprits=(sender,))
         return sender.client
 
@@ -218,6 +220,7 @@ class ServerRole(RoleMachine):
                 ResendRequest(self.round_id, self.culprits.get(client_address(i), "no upload arrived")),
             )
             for i in self.missing
+            if i not in self.rejected
         ]
 
     @property
@@ -231,6 +234,8 @@ class ServerRole(RoleMachine):
 
     def finish_round(self) -> list[Outgoing]:
         """Aggregate what was accepted; the result is in `outcome` once every answer is in."""
+        if self.refusal is not None:
+            raise RoundAborted(f"the key centre refuses round {self.round_id}: {self.refusal}")
         if not self.accepted:
             raise RoundAborted(f"round {self.round_id}: not one valid upload", culprits=tuple(self.culprits))
         self.advance(Step.FINISH_ROUND)
@@ -241,8 +246,9 @@ class ServerRole(RoleMachine):
         """Protocol part of `finish_round`."""
 
     def on_refusal(self, sender: Address, message: Refusal) -> list[Outgoing]:
-        """The key centre will not go on."""
-        raise RoundAborted(f"round {message.round_id} refused: {message.reason}", culprits=(SERVER,))
+        """The key centre will not go on with this round."""
+        self.refusal = message.reason
+        return []
 
 
 class KdcRole(RoleMachine):

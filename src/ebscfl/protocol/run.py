@@ -93,7 +93,8 @@ class Session:
         # Server (with the key centre, where the protocol needs it): aggregate and open the sums, nothing else.
         self.bus.act(SERVER, self.server.finish_round)
         if self.server.outcome is None:
-            raise RoundAborted(f"round {self._round_id} ended without a result", culprits=tuple(culprits))
+            why = self.server.refusal or "the key centre did not answer"
+            raise RoundAborted(f"round {self._round_id} ended without a result: {why}", culprits=tuple(culprits))
         culprits |= {str(address): reason for address, reason in self.kdc.culprits.items()}
         return self._result(self.server.outcome, culprits, restarts)
 

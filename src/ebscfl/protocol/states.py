@@ -31,6 +31,7 @@ class State(enum.Enum):
 class Step(enum.Enum):
     """Local steps: events that no message causes."""
 
+    ENROL = "enrol"
     START_ROUND = "start_round"
     ENCODE = "encode"
     CLOSE_UPLOADS = "close_uploads"
@@ -64,10 +65,82 @@ _PLAIN_CLIENT: Table = {
     (S.SENT, "ResendRequest"): S.SENT,
 }
 
+_PAPER_SERVER: Table = {
+    **_SERVER_COMMON,
+    (S.IDLE, "start_round"): S.AWAITING_KEYS,
+    (S.DONE, "start_round"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "ServerKeyPackage"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "ScoringKey"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "RoundVerification"): S.COLLECTING,
+    (S.AWAITING_KEYS, "Refusal"): S.AWAITING_KEYS,
+    (S.COLLECTING, "EncodedUpdate"): S.COLLECTING,
+    (S.RESENDING, "EncodedUpdate"): S.RESENDING,
+    (S.CLOSED, "finish_round"): S.DONE,
+}
+_PAPER_CLIENT: Table = {
+    (S.IDLE, "ClientKeyPackage"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "RoundKey"): S.READY,
+    (S.READY, "RoundKey"): S.READY,
+    (S.READY, "ClientKeyPackage"): S.AWAITING_KEYS,
+    (S.READY, "encode"): S.SENT,
+    (S.SENT, "ResendRequest"): S.SENT,
+    (S.SENT, "RoundKey"): S.READY,
+    (S.SENT, "ClientKeyPackage"): S.AWAITING_KEYS,
+}
+_PAPER_KDC: Table = {
+    (S.SERVING, "ServerUpdates"): S.SERVING,
+    (S.SERVING, "OpenRound"): S.SERVING,
+}
+
+_SEALED_SERVER: Table = {
+    **_SERVER_COMMON,
+    (S.IDLE, "start_round"): S.COLLECTING,
+    (S.DONE, "start_round"): S.COLLECTING,
+    (S.COLLECTING, "SealedUpload"): S.COLLECTING,
+    (S.RESENDING, "SealedUpload"): S.RESENDING,
+    (S.COLLECTING, "ScoreAnswer"): S.COLLECTING,
+    (S.RESENDING, "ScoreAnswer"): S.RESENDING,
+    (S.CLOSED, "ScoreAnswer"): S.CLOSED,
+    (S.COLLECTING, "Refusal"): S.COLLECTING,
+    (S.RESENDING, "Refusal"): S.RESENDING,
+    (S.CLOSED, "Refusal"): S.CLOSED,
+    (S.CLOSED, "finish_round"): S.RELEASING,
+    (S.RELEASING, "Release"): S.DONE,
+    (S.RELEASING, "Refusal"): S.IDLE,
+    (S.RELEASING, "abandon"): S.IDLE,
+}
+_SEALED_CLIENT: Table = {
+    (S.IDLE, "enrol"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "Enrolment"): S.READY,
+    (S.AWAITING_KEYS, "Refusal"): S.IDLE,
+    (S.READY, "encode"): S.SENT,
+    (S.SENT, "encode"): S.SENT,
+    (S.SENT, "ResendRequest"): S.SENT,
+}
+_SEALED_KDC: Table = {
+    (S.SERVING, "EnrolRequest"): S.SERVING,
+    (S.SERVING, "Commitment"): S.SERVING,
+    (S.SERVING, "OpenRound"): S.SERVING,
+    (S.SERVING, "ScoreRequest"): S.SERVING,
+    (S.SERVING, "ReleaseRequest"): S.SERVING,
+    (S.SERVING, "catch"): S.HALTED,
+    # A halted key centre still answers the server, with a refusal, and still takes no part in anything.
+    (S.HALTED, "Commitment"): S.HALTED,
+    (S.HALTED, "OpenRound"): S.HALTED,
+    (S.HALTED, "ScoreRequest"): S.HALTED,
+    (S.HALTED, "ReleaseRequest"): S.HALTED,
+}
+
 TRANSITIONS: dict[tuple[str, Role], Table] = {
     ("plain", Role.SERVER): _PLAIN_SERVER,
     ("plain", Role.CLIENT): _PLAIN_CLIENT,
     ("plain", Role.KDC): {},
+    ("paper", Role.SERVER): _PAPER_SERVER,
+    ("paper", Role.CLIENT): _PAPER_CLIENT,
+    ("paper", Role.KDC): _PAPER_KDC,
+    ("sealed", Role.SERVER): _SEALED_SERVER,
+    ("sealed", Role.CLIENT): _SEALED_CLIENT,
+    ("sealed", Role.KDC): _SEALED_KDC,
 }
 
 

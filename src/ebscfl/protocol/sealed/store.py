@@ -1,8 +1,9 @@
 """What the key centre of `sealed` must not forget: keys, answers, releases. In memory, or in SQLite for a deployment.
 
-Three promises rest on this file and hold across ``kill -9``: a (round, client) key is answered once, a round is released
-once, and a server that was caught stays caught. Each is one transaction, committed before the answer leaves. The running
-sum P is not stored: it is a function of the master keys and of the answers, so a restarted key centre recomputes it.
+Three promises rest on this file and hold across ``kill -9``: a (round, client) key is answered once, a round is
+released once, and a server that was caught stays caught. Each is one transaction, committed before the answer leaves.
+The running sum P is not stored: it is a function of the master keys and the answers, so a restarted key centre
+recomputes it.
 """
 
 from __future__ import annotations
