@@ -1,0 +1,127 @@
+"""Both stores keep the same promises; the SQLite one keeps them across a reopening."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ebscfl.errors import DataError, SequenceError
+from ebscfl.protocol.sealed.store import Answer, KdcStore, MemoryStore, SqliteStore
+
+ANSWER = Answer(3, True, "", 2**61 - 2, 40, b"d" * 32, 0.25)
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite-reopened"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> KdcStore:
+    if request.param == "memory":
+        return MemoryStore()
+    first = SqliteStore(tmp_path / "kdc.sqlite")
+    if request.param == "sqlite":
+        return first
+    first.close()
+    return SqliteStore(tmp_path / "kdc.sqlite")
+
+
+def test_keys_are_enrolled_once(store: KdcStore) -> None:
+    assert store.master_key(1) is None
+    store.enrol(1, b"p" * 32, b"m" * 32)
+    assert store.master_key(1) == b"m" * 32
+    with pytest.raises(SequenceError) as caught:
+        store.enrol(1, b"q" * 32, b"n" * 32)
+    assert caught.value.culprits == (1,)
+    assert store.enrolled() == (1,)
+    assert store.master_key(1) == b"m" * 32
+
+
+def test_round_ids_only_grow(store: KdcStore) -> None:
+    assert store.current_round() == (-1, ())
+    store.open_round(5, (0, 1))
+    for used in (5, 4, 0):
+        with pytest.raises(SequenceError):
+            store.open_round(used, (0, 1))
+    assert store.current_round() == (5, (0, 1))
+
+
+def test_a_key_is_answered_once(store: KdcStore) -> None:
+    store.open_round(1, (3, 4))
+    store.record_answer(1, ANSWER)
+    with pytest.raises(SequenceError):
+        store.record_answer(1, ANSWER)
+    assert store.answers(1) == {3: ANSWER}
+    assert store.answers(2) == {}
+    store.open_round(2, (3, 4))
+    store.record_answer(2, ANSWER)
+
+
+def test_a_round_is_released_once(store: KdcStore) -> None:
+    store.open_round(1, (3, 4))
+    assert store.released(1) is None
+    store.release(1, (4, 3))
+    assert store.released(1) == (3, 4)
+    with pytest.raises(SequenceError):
+        store.release(1, (3,))
+    assert store.released(1) == (3, 4)
+
+
+def test_bars_and_the_halt_stay(store: KdcStore) -> None:
+    assert store.barred() == {}
+    assert store.halted() is None
+    store.bar(2, "tag")
+    store.bar(2, "later reason")
+    store.halt("lied")
+    store.halt("later reason")
+    assert store.barred() == {2: "tag"}
+    assert store.halted() == "lied"
+
+
+def test_commitment_and_notes(store: KdcStore) -> None:
+    assert store.committed_updates() is None
+    assert store.note("history") is None
+    for payload in (b"one", b"two"):
+        store.commit_updates(payload)
+        store.put_note("history", payload)
+        assert store.committed_updates() == store.note("history") == payload
+
+
+def test_nothing_secret_prints(store: KdcStore) -> None:
+    store.enrol(1, b"p" * 32, b"m" * 32)
+    assert "mmm" not in repr(store)
+    assert str(ANSWER.alpha) not in repr(ANSWER)
+
+
+def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "kdc.sqlite"
+    store = SqliteStore(path)
+    store.enrol(1, b"p" * 32, b"m" * 32)
+    store.commit_updates(b"G")
+    store.open_round(1, (1, 3))
+    store.record_answer(1, ANSWER)
+    store.release(1, (3,))
+    store.bar(1, "tag")
+    store.halt("lied")
+    store.close()
+    again = SqliteStore(path)
+    assert again.master_key(1) == b"m" * 32
+    assert again.committed_updates() == b"G"
+    assert again.current_round() == (1, (1, 3))
+    assert again.answers(1) == {3: ANSWER}
+    assert again.released(1) == (3,)
+    assert again.barred() == {1: "tag"}
+    assert again.halted() == "lied"
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.sqlite"
+    garbage.write_bytes(b"not a database at all, but long enough to be looked at" * 50)
+    with pytest.raises(DataError, match="not a usable"):
+        SqliteStore(garbage)
+    newer = tmp_path / "newer.sqlite"
+    SqliteStore(newer).close()
+    with sqlite3.connect(newer) as db:
+        db.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (b"99",))
+    db.close()
+    with pytest.raises(DataError, match="schema 99"):
+        SqliteStore(newer)
