@@ -126,6 +126,91 @@ class PlainUpload(Message):
     update: Float32s = wire(Array("f4", 1))  # (l,)
 
 
+# --- paper ----------------------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ClientKeyPackage(Message):
+    """Key centre to client, when keys are dealt: ek^0 and the cluster blocks A."""
+
+    code: ClassVar[int] = 32
+    confidential: ClassVar[bool] = True
+    encode_key: Float64s = wire(Array("f8", 2))  # (p, u)
+    cluster_basis: Float64s = wire(Array("f8", 3))  # (m, t, p)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundKey(Message):
+    """Key centre to client, every round: ek^1, the mask of its upload."""
+
+    code: ClassVar[int] = 33
+    confidential: ClassVar[bool] = True
+    round_id: int = wire(U64)
+    mask: Float64s = wire(Array("f8", 2))  # (s, u)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ServerKeyPackage(Message):
+    """Key centre to server, when keys are dealt: all but alpha', which is `ScoringKey`."""
+
+    code: ClassVar[int] = 34
+    confidential: ClassVar[bool] = True
+    cluster_basis: Float64s = wire(Array("f8", 3))  # (m, t, p)
+    sum_basis: Float64s = wire(Array("f8", 3))  # (G, p, q) beta
+    relu_key_1: Float64s = wire(Array("f8", 3))  # (G, q, q) tau_1
+    relu_key_2: Float64s = wire(Array("f8", 3))
+    relu_key_3: Float64s = wire(Array("f8", 3))
+    decode_key: Float64s = wire(Array("f8", 2))  # (2pn, 3pn) dk
+    verification_key: Float64s = wire(Array("f8", 3))  # (G, s, u)
+    transform: tuple[Float64s, ...] = wire(Items(Array("f8", 3), limit=2))  # weight and update tk; none if naive
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoringKey(Message):
+    """Key centre to server, when the server updates change: alpha' as rank factors."""
+
+    code: ClassVar[int] = 35
+    confidential: ClassVar[bool] = True
+    value_factor: Float64s = wire(Array("f8", 4))  # (G, xi_1, s, u)
+    mask_factor: Float64s = wire(Array("f8", 3))  # (G, xi_1, u)
+    maps: Float64s = wire(Array("f8", 3))  # (G, 2 xi_1, q q)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class DenseScoringKey(Message):
+    """The same for the naive scheme: alpha' as the paper prints it."""
+
+    code: ClassVar[int] = 36
+    confidential: ClassVar[bool] = True
+    dense: Float64s = wire(Array("f8", 4))  # (G, s, u, q q)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundVerification(Message):
+    """Key centre to server, every round: the scalars every upload is verified against."""
+
+    code: ClassVar[int] = 37
+    confidential: ClassVar[bool] = True
+    round_id: int = wire(U64)
+    tags: Float64s = wire(Array("f8", 1))  # (n,)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class EncodedUpdate(Message):
+    """Client to server: delta_i."""
+
+    code: ClassVar[int] = 38
+    round_id: int = wire(U64)
+    delta: Float64s = wire(Array("f8", 2))  # (s, u)
+
+
 # --- sealed ---------------------------------------------------------------------------------------------------------
 
 

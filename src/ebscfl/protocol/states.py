@@ -71,6 +71,7 @@ _PAPER_SERVER: Table = {
     (S.DONE, "start_round"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "ServerKeyPackage"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "ScoringKey"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "DenseScoringKey"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "RoundVerification"): S.COLLECTING,
     (S.AWAITING_KEYS, "Refusal"): S.AWAITING_KEYS,
     (S.COLLECTING, "EncodedUpdate"): S.COLLECTING,
