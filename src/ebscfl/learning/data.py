@@ -14,7 +14,7 @@ import lzma
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ebscfl.errors import DataError, UsageError
 from ebscfl.learning import formats, sources
-from ebscfl.learning.registry import QMNIST_LABELS, WRITERS
+from ebscfl.learning.registry import QMNIST_LABELS, SOURCES, WRITERS, Shape, Source
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -68,24 +68,7 @@ class Dataset:
                 object.__setattr__(self, field.name, view)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What a published data set must look like."""
-
-    image: tuple[int, int, int]
-    num_train: int
-    num_test: int
-    num_classes: int
-    balanced: bool  # every class equally often
-
-
-_SHAPES = {
-    "mnist-mini": _Shape((1, 28, 28), MINI_TRAIN, MINI_TEST, 10, False),
-    "mnist": _Shape((1, 28, 28), 60_000, 10_000, 10, False),
-    "fashion-mnist": _Shape((1, 28, 28), 60_000, 10_000, 10, True),
-    "cifar10": _Shape((3, 32, 32), 50_000, 10_000, 10, True),
-    "cifar100": _Shape((3, 32, 32), 50_000, 10_000, 100, True),
-}
+_MINI_SHAPE = Shape((1, 28, 28), MINI_TRAIN, MINI_TEST, 10, balanced=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +80,7 @@ class _Arrays:
     writers_train: npt.NDArray[Any] | None = None
 
 
-def load_dataset(name: str, data_dir: Path | None = None) -> Dataset:
+def load_dataset(name: str, data_dir: Path | None = None, *, registry: Mapping[str, Source] = SOURCES) -> Dataset:
     """The data set called ``name``: mnist-mini (embedded), mnist, fashion-mnist, cifar10 or cifar100 (fine labels).
 
     Raises:
@@ -105,11 +88,10 @@ def load_dataset(name: str, data_dir: Path | None = None) -> Dataset:
         DataError: it is not on this machine, or a file of it is corrupt.
     """
     if name == sources.EMBEDDED:
-        arrays, where = _read_mini(embedded_bytes()), f"the embedded {MINI_FILE}"
-    else:
-        paths = sources.locate(name, data_dir)
-        arrays, where = _read(name, paths), str(next(iter(paths.values())).parent)
-    return _checked(name, arrays, where)
+        return _checked(name, _read_mini(embedded_bytes()), _MINI_SHAPE, f"the embedded {MINI_FILE}")
+    paths = sources.locate(name, data_dir, registry)
+    where = str(next(iter(paths.values())).parent)
+    return _checked(name, _read(name, paths), registry[name].shape, where)
 
 
 def embedded_bytes() -> bytes:
@@ -183,6 +165,8 @@ def _read_writers(name: str, paths: dict[str, Path], labels: Images) -> npt.NDAr
     if WRITERS in paths:
         with _decoding(name, paths[WRITERS]), np.load(paths[WRITERS], allow_pickle=False) as archive:
             writers: npt.NDArray[Any] = archive["writer_train"]
+            if writers.shape != labels.shape:
+                raise ValueError(f"it does not name one writer for each of {len(labels)} images")
             return writers
     return None
 
@@ -220,20 +204,20 @@ def _read_mosaics(name: str, paths: list[Path]) -> _Arrays:
     return _Arrays(x[:num_train], items["y_train"], x[num_train : num_train + len(items["y_test"])], items["y_test"])
 
 
-def _checked(name: str, arrays: _Arrays, where: str) -> Dataset:
-    """The last check: exactly the shape and class counts of the published set."""
-    shape = _SHAPES[name]
+def _checked(name: str, arrays: _Arrays, shape: Shape, where: str) -> Dataset:
+    """The last check: exactly the sizes, labels and class counts of the published set."""
+    repair = f"run {sources.fix_command(name)}"
     for x, y, count in (
         (arrays.x_train, arrays.y_train, shape.num_train),
         (arrays.x_test, arrays.y_test, shape.num_test),
     ):
-        counts = np.bincount(y, minlength=shape.num_classes) if y.ndim == 1 else np.zeros(0)
-        if x.shape != (count, *shape.image) or y.shape != (count,) or len(counts) != shape.num_classes:
-            raise DataError(
-                f"{where} is not {name}: images {x.shape}, labels {y.shape}; run {sources.fix_command(name)}"
-            )
+        if x.shape != (count, *shape.image) or y.shape != (count,):
+            raise DataError(f"{where} is not {name}: images {x.shape}, labels {y.shape}; {repair}")
+        counts = np.bincount(y, minlength=shape.num_classes)
+        if len(counts) > shape.num_classes:
+            raise DataError(f"{where} is not {name}: it has labels up to {len(counts) - 1}; {repair}")
         if shape.balanced and counts.min() != counts.max():
-            raise DataError(f"{where} is corrupt (classes are unequal); run {sources.fix_command(name)}")
+            raise DataError(f"{where} is corrupt (classes are unequal); {repair}")
     writers = arrays.writers_train
     return Dataset(
         name,

@@ -22,12 +22,24 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the published arrays look like."""
+
+    image: tuple[int, int, int]  # (C, H, W)
+    num_train: int
+    num_test: int
+    num_classes: int
+    balanced: bool  # every class equally often, in both sets
+
+
+@dataclass(frozen=True)
 class Source:
     """A data set: what to fetch, what else to recognize, and whose it is."""
 
     name: str
     title: str
     license: str
+    shape: Shape
     files: tuple[SourceFile, ...]  # the canonical layout, which `fetch` brings
     extras: tuple[SourceFile, ...] = ()  # used where present
     alternatives: tuple[tuple[SourceFile, ...], ...] = ()  # other complete layouts
@@ -91,6 +103,7 @@ SOURCES: Mapping[str, Source] = {
             "mnist",
             "MNIST, handwritten digits, 60 000 + 10 000",
             "Y. LeCun, C. Cortes, C. Burges, CC BY-SA 3.0",
+            Shape((1, 28, 28), 60_000, 10_000, 10, balanced=False),
             _MNIST,
             extras=(
                 SourceFile(WRITERS, 61_604, "sha256:9cb6a46f6056f20ab91252a94ba9c2b889a25859b98e1ff6b7324b9f96deda80"),
@@ -102,11 +115,18 @@ SOURCES: Mapping[str, Source] = {
                 ),
             ),
         ),
-        Source("fashion-mnist", "Fashion-MNIST, clothes, 60 000 + 10 000", "Zalando SE, MIT", _FASHION),
+        Source(
+            "fashion-mnist",
+            "Fashion-MNIST, clothes, 60 000 + 10 000",
+            "Zalando SE, MIT",
+            Shape((1, 28, 28), 60_000, 10_000, 10, balanced=True),
+            _FASHION,
+        ),
         Source(
             "cifar10",
             "CIFAR-10, photographs in 10 classes, 50 000 + 10 000",
             _CIFAR_LICENSE,
+            Shape((3, 32, 32), 50_000, 10_000, 10, balanced=True),
             (
                 SourceFile(
                     "cifar-10-binary.tar.gz",
@@ -140,6 +160,7 @@ SOURCES: Mapping[str, Source] = {
             "cifar100",
             "CIFAR-100, photographs in 100 fine classes, 50 000 + 10 000",
             _CIFAR_LICENSE,
+            Shape((3, 32, 32), 50_000, 10_000, 100, balanced=True),
             (
                 SourceFile(
                     "cifar-100-binary.tar.gz",
