@@ -129,6 +129,11 @@ def test_replace_labels(data):
     assert torch.equal(poisoned.x[poisoned.client_rows[2]], data.x[data.client_rows[2]])
     assert torch.equal(data.y[data.client_rows[2]], old)
     assert untouched(data, poisoned, 2)
+    slow = replace_client(data, 2, data.x[data.client_rows[2]], 4 - old)
+    assert torch.equal(slow.y, poisoned.y)
+    assert torch.equal(slow.client_label_share, poisoned.client_label_share)
+    with pytest.raises(UsageError, match="and k labels"):
+        replace_labels(data, 2, old[1:])
     assert torch.equal(poisoned.client_label_share[2], data.client_label_share[2].flip(0))
     assert torch.equal(poisoned.client_label_share[3], data.client_label_share[3])
 

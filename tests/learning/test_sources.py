@@ -263,6 +263,23 @@ def test_another_complete_layout_is_enough(no_local_data, registry):
     assert sources.verify("digits", no_local_data, registry).state == "ok"
 
 
+def test_a_pickled_layout_is_named_but_not_read(no_local_data):
+    path = put(no_local_data / "cifar-10-python.tar.gz", b"cos\nsystem")
+    with pytest.raises(DataError, match=rf"{path} is there, but .* never read\); run `ebs-cfl data fetch cifar10`"):
+        sources.locate("cifar10", no_local_data)
+
+
+def test_a_file_that_cannot_be_read_is_named(no_local_data, registry, monkeypatch):
+    path = put(no_local_data / "one.bin", CONTENT)
+
+    def refuse(path, algorithm):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sources, "_digest", refuse)
+    with pytest.raises(DataError, match=rf"{path} cannot be read \(Permission denied\)"):
+        sources.locate("digits", no_local_data, registry)
+
+
 def test_verify_and_list(no_local_data, registry):
     states = {status.name: status.state for status in sources.list_datasets(no_local_data, registry)}
     assert states == {"mnist-mini": "embedded", "digits": "missing", "clothes": "missing"}
@@ -282,6 +299,20 @@ def test_fetch_brings_what_is_missing(server, no_local_data, registry):
     asked = len(server.asked)
     assert sources.fetch("digits", opener=opener, registry=registry).state == "ok"
     assert len(server.asked) == asked
+
+
+def test_fetch_skips_the_files_that_are_good(server, no_local_data, registry):
+    both = (*registry["digits"].files, described("two.bin", OTHER, server.base + "/two.bin"))
+    registry["digits"] = dataclasses.replace(registry["digits"], files=both, extras=())
+    put(no_local_data / "one.bin", CONTENT)
+    assert sources.fetch("digits", no_local_data, opener=opener, registry=registry).state == "ok"
+    assert server.asked == [("/two.bin", None)]
+
+
+def test_the_default_opener(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    file = described("one.bin", CONTENT, server.base + "/one.bin")
+    assert sources.fetch_file(file, tmp_path).read_bytes() == CONTENT
 
 
 def test_fetch_mends_a_corrupt_file(server, no_local_data, registry):

@@ -43,6 +43,7 @@ class Source:
     files: tuple[SourceFile, ...]  # the canonical layout, which `fetch` brings
     extras: tuple[SourceFile, ...] = ()  # used where present
     alternatives: tuple[tuple[SourceFile, ...], ...] = ()  # other complete layouts
+    pickled: tuple[str, ...] = ()  # layouts that would run code when read: named in errors, never opened
 
 
 def _idx_files(rows: tuple[tuple[str, int, str], ...], *bases: str) -> tuple[SourceFile, ...]:
@@ -155,6 +156,7 @@ SOURCES: Mapping[str, Source] = {
                     ),
                 ),
             ),
+            pickled=("cifar-10-python.tar.gz", "cifar-10-batches-py"),
         ),
         Source(
             "cifar100",
@@ -184,6 +186,7 @@ SOURCES: Mapping[str, Source] = {
                     ),
                 ),
             ),
+            pickled=("cifar-100-python.tar.gz", "cifar-100-python"),
         ),
     )
 }

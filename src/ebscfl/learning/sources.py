@@ -104,7 +104,11 @@ def locate(name: str, data_dir: Path | None = None, registry: Mapping[str, Sourc
             return {file_name: path for file_name, path in found.items() if path is not None}
     places = ", ".join(str(folder) for folder in folders[1::2])
     absent = next(file.name for file in source.files if _find(source, file, folders, registry) is None)
-    raise DataError(f"{name}: {absent} was not found in {places}; run {fix_command(name)}")
+    pickled = next(
+        (folder / entry for entry in source.pickled for folder in folders if (folder / entry).exists()), None
+    )
+    hint = f" ({pickled} is there, but the python version is pickled and never read)" if pickled else ""
+    raise DataError(f"{name}: {absent} was not found in {places}{hint}; run {fix_command(name)}")
 
 
 def verify(name: str, data_dir: Path | None = None, registry: Mapping[str, Source] = SOURCES) -> DataStatus:
