@@ -23,10 +23,16 @@ class ProtocolInfo:
     normalizations: tuple[str, ...]
 
 
-PROTOCOLS: dict[str, ProtocolInfo] = {
-    info.name: info
-    for info in (ProtocolInfo("plain", "ebscfl.protocol.plain", "nothing is hidden", False, ("cluster", "global")),)
-}
+_ALL = (
+    ProtocolInfo("plain", "ebscfl.protocol.plain", "nothing is hidden", False, ("cluster", "global")),
+    ProtocolInfo(
+        "paper", "ebscfl.protocol.paper", "EBS-CFL, compressed; a curious server undoes it", False, ("global",)
+    ),
+    ProtocolInfo(
+        "paper-naive", "ebscfl.protocol.paper", "EBS-CFL, naive; a curious server undoes it", False, ("global",)
+    ),
+)
+PROTOCOLS: dict[str, ProtocolInfo] = {info.name: info for info in _ALL}
 
 
 def protocol_info(name: str) -> ProtocolInfo:
