@@ -54,11 +54,7 @@ class Scene:
     clean_push: float  # <s, g>
     benign: torch.Tensor  # (k, d) unit vectors of the benign clients
     benign_trust: torch.Tensor  # (k,) ReLU(c_i), times the number of clients each row stands for
-
-    @property
-    def benign_sums(self) -> tuple[float, float]:
-        """``sum ReLU(c_i)`` and ``sum ReLU(c_i) a_i`` over the benign clients."""
-        return float(self.benign_trust.sum()), float(self.benign_trust @ (self.benign @ self.signs))
+    benign_push: float  # sum of ReLU(c_i) a_i over them: with the sum of trust, all that a probe needs of them
 
 
 def craft(
@@ -85,18 +81,14 @@ def craft(
     scene = make_scene(view, knowledge=knowledge, base=base)
     vectors = starting_vectors(view, scene, rng=rng, knowledge=knowledge, lift=lift if safeguard else None)
     generator = torch_generator(rng.bytes(32), USAGE_ATTACK, device=str(vectors.device))
+    halvings = HALVINGS if safeguard else None
+    pairs = [_pair(scene, vector) for vector in vectors]
     for _ in range(passes):
-        for attacker in range(vectors.shape[0]):
-            noise = draw_noise(generator, probes, vectors[attacker], noise_variance)
-            vectors[attacker] = _ascend(
-                scene,
-                vectors,
-                attacker,
-                noise,
-                smoothing=smoothing,
-                step=step,
-                halvings=HALVINGS if safeguard else None,
-            )
+        for attacker, vector in enumerate(vectors):
+            others = _others(scene, pairs[:attacker] + pairs[attacker + 1 :])
+            noise = draw_noise(generator, probes, vector, noise_variance)
+            vector.copy_(_ascend(scene, others, vector, noise, smoothing=smoothing, step=step, halvings=halvings))
+            pairs[attacker] = _pair(scene, vector)
     return finish(scene.base_norm * vectors, view)
 
 
@@ -117,13 +109,16 @@ def make_scene(view: AttackView, *, knowledge: str, base: str) -> Scene:
         benign, stands_for = unit_rows(benign_updates(view, "adaptive attack")), 1.0
     else:
         benign, stands_for = everyone[:0], 1.0
+    signs = aggregate.sign()
+    benign_trust = stands_for * (benign @ unit_base).clamp_min(0.0)
     return Scene(
-        signs=aggregate.sign(),
+        signs=signs,
         unit_base=unit_base,
         base_norm=base_norm,
-        clean_push=float(aggregate.sign() @ aggregate),
+        clean_push=float(signs @ aggregate),
         benign=benign,
-        benign_trust=stands_for * (benign @ unit_base).clamp_min(0.0),
+        benign_trust=benign_trust,
+        benign_push=float(benign_trust @ (benign @ signs)),
     )
 
 
@@ -176,20 +171,22 @@ class _Others:
         return self.clean_push - self.base_norm * (self.push + trust * a) / total if total > 0.0 else self.clean_push
 
 
-def _others(scene: Scene, vectors: torch.Tensor, attacker: int) -> _Others:
-    pairs = (vectors @ torch.stack([scene.signs, scene.unit_base], dim=1)).tolist()
-    trust, push = scene.benign_sums
-    for row, (a, c) in enumerate(pairs):
-        if row != attacker:
-            trust += max(c, 0.0)
-            push += max(c, 0.0) * a
+def _pair(scene: Scene, vector: torch.Tensor) -> tuple[float, float]:
+    """(a, c) of one vector."""
+    return float(scene.signs @ vector), float(scene.unit_base @ vector)
+
+
+def _others(scene: Scene, pairs: list[tuple[float, float]]) -> _Others:
+    """The benign clients and the other attackers, from the (a, c) of the latter."""
+    trust = float(scene.benign_trust.sum()) + sum(max(c, 0.0) for _, c in pairs)
+    push = scene.benign_push + sum(max(c, 0.0) * a for a, c in pairs)
     return _Others(scene.clean_push, scene.base_norm, trust, push)
 
 
 def _ascend(
     scene: Scene,
-    vectors: torch.Tensor,
-    attacker: int,
+    others: _Others,
+    vector: torch.Tensor,
     noise: torch.Tensor,
     *,
     smoothing: float,
@@ -197,20 +194,18 @@ def _ascend(
     halvings: int | None,
 ) -> torch.Tensor:
     """All probes of one visit. The vector is kept as ``share * e' + coefficients @ noise`` and assembled once."""
-    others = _others(scene, vectors, attacker)
-    vector = vectors[attacker]
-    against = torch.stack([scene.signs, scene.unit_base, vector], dim=1)
-    products = (noise @ against).tolist()  # (Q, 3): <u, s>, <u, e_0>, <u, e'>
-    gram = (noise @ noise.T).tolist()
-    a, c, length = float(scene.signs @ vector), float(scene.unit_base @ vector), float(vector @ vector)
+    rows = torch.cat([torch.stack([scene.signs, scene.unit_base, vector]), noise])
+    # Matrix-vector products: memory-bound as they are, they beat one thin matrix product on busy cores by far.
+    products = torch.stack([rows @ u for u in noise]).tolist()  # (Q, 3 + Q): <u, s>, <u, e_0>, <u, e'>, <u, u_r>
+    (a, c), length = _pair(scene, vector), float(vector @ vector)
     share, coefficients = 1.0, [0.0] * len(products)
-    for t, (noise_a, noise_c, noise_start) in enumerate(products):
+    for t, (noise_a, noise_c, noise_start, *gram) in enumerate(products):
         here = others.deviation(a, c)
         slope = (others.deviation(a + smoothing * noise_a, c + smoothing * noise_c) - here) / smoothing
-        overlap = share * noise_start + sum(w * gram[t][r] for r, w in enumerate(coefficients[:t]))
+        overlap = share * noise_start + sum(w * gram[r] for r, w in enumerate(coefficients[:t]))
         for halving in range(1 if halvings is None else halvings + 1):
             move = step * slope * 0.5**halving
-            square = length + 2.0 * move * overlap + move * move * gram[t][t]
+            square = length + 2.0 * move * overlap + move * move * gram[t]
             norm = math.sqrt(square) if square > 0.0 else 1.0
             new_a, new_c = (a + move * noise_a) / norm, (c + move * noise_c) / norm
             if halvings is None or others.deviation(new_a, new_c) > here:
