@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_views import benign, generator, make_view
+from attack_views import after, benign, generator, make_view
 
 from ebscfl.attacks import adaptive, trim_attack
 from ebscfl.attacks.view import AttackView
 from ebscfl.errors import UsageError
 from ebscfl.rng import USAGE_ATTACK, torch_generator
+from ebscfl.rules.fltrust import fltrust
 
 
 def slow_craft(view: AttackView, rng: np.random.Generator, *, knowledge: str, passes: int, safeguard: bool) -> Any:
@@ -112,6 +113,18 @@ def test_lifting_gives_the_stated_cosine_to_vectors_without_trust_only() -> None
         adaptive.starting_vectors(close, scene, rng=generator(), knowledge="full", lift=x).numpy() for x in (0.25, None)
     ]
     np.testing.assert_array_equal(*starts)
+
+
+def test_the_packages_own_fltrust_loses_exactly_the_objective() -> None:
+    view = make_view(n=12, f=4, d=300)
+    crafted = np.asarray(adaptive.craft(view, rng=generator()))
+    base = np.asarray(view.base)
+    clean = np.asarray(fltrust(np.asarray(view.everyone), server_update=base).aggregate)
+    attacked = np.asarray(fltrust(after(view, crafted), server_update=base).aggregate)
+    scene = adaptive.make_scene(view, knowledge="full", base="true")
+    loss = float(np.sign(clean) @ (clean - attacked))
+    assert loss == pytest.approx(adaptive.objective(scene, adaptive.unit_rows(torch.from_numpy(crafted))), rel=1e-9)
+    assert loss > 0
 
 
 def test_every_row_has_the_norm_of_the_base() -> None:

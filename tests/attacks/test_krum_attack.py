@@ -10,7 +10,9 @@ import torch
 from attack_views import after, benign, generator, krum_index, make_view
 
 from ebscfl.attacks import krum_attack
+from ebscfl.attacks.view import AttackView
 from ebscfl.errors import UsageError
+from ebscfl.rules.krum import krum
 
 
 @pytest.mark.parametrize(("n", "f"), [(11, 3), (20, 8), (30, 5)])
@@ -41,6 +43,19 @@ def test_followers_stay_within_epsilon_of_the_leader_and_differ() -> None:
     assert ((gaps > 0.0) & (gaps <= 0.01)).all()
     same = np.asarray(krum_attack.craft(make_view(f=4), rng=generator(), epsilon=0.0))
     np.testing.assert_array_equal(same, np.repeat(same[:1], 4, axis=0))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_packages_own_krum_gives_all_weight_to_an_attacker(dtype: type) -> None:
+    view = make_view(n=20, f=8, d=500)
+    crafted = np.asarray(krum_attack.craft(view, rng=generator()))
+    weights = np.asarray(krum(after(view, crafted).astype(dtype), faulty=8).weights)
+    assert weights[list(view.attackers)].sum() == 1.0
+
+
+def test_no_movement_leaves_nothing_to_reverse() -> None:
+    still = AttackView(own=np.zeros((2, 3)), attackers=(0, 1), num_clients=4)
+    assert not np.asarray(krum_attack.craft(still, rng=generator(), knowledge="partial")).any()
 
 
 @pytest.mark.parametrize("f", [1, 2, 5])

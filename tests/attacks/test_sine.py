@@ -122,6 +122,8 @@ def test_without_a_cosine_to_keep_nothing_moves() -> None:
     for base in (np.zeros(2), np.array([0.0, 1.0])):
         np.testing.assert_array_equal(sine.distort(c, base, scale_dot=2.0, scale_norm=9.0), c)
     np.testing.assert_array_equal(sine.distort(np.zeros(2), c, scale_dot=2.0, scale_norm=9.0), np.zeros(2))
+    one = np.array([1.0])  # b^2 = (D / N)^2: the equation is linear and its only root is m itself
+    np.testing.assert_array_equal(sine.distort(one, one, scale_dot=1.0, scale_norm=9.0, compiled=False), one)
 
 
 def test_knowledge_chooses_the_clean_update() -> None:

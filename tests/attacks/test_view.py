@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_views import generator, make_view
+from attack_views import make_view
 
 from ebscfl.attacks import view as views
 from ebscfl.attacks.view import AttackView
@@ -61,11 +61,10 @@ def test_benign_updates_leave_the_attackers_out() -> None:
         views.benign_updates(make_view(n=3, f=3), "test")
 
 
-def test_squared_distances_survive_a_large_common_offset() -> None:
-    rows = generator(1).standard_normal((5, 7)) + 1e6
-    expected = [[float(np.sum((a - b) ** 2)) for b in rows] for a in rows]
-    # Centering costs one rounding of 1e6 (1e-10 absolute); the raw Gram form would lose 1e12 * 1e-16.
-    np.testing.assert_allclose(views.squared_distances(torch.from_numpy(rows)).numpy(), expected, rtol=1e-8)
+def test_arrays_on_two_devices_are_refused() -> None:
+    base = torch.ones(3, dtype=torch.float64, device="meta")
+    with pytest.raises(UsageError, match="move one"):
+        AttackView(own=torch.ones(2, 3, dtype=torch.float64), attackers=(0, 1), num_clients=4, base=base)
 
 
 def test_overflow_is_an_error_and_not_infinity() -> None:

@@ -33,10 +33,10 @@ from ebscfl.attacks.view import (
     finish,
     is_full,
     own_updates,
-    squared_distances,
     uniform,
 )
 from ebscfl.errors import UsageError
+from ebscfl.rules.geometry import squared_distances
 
 
 def craft(

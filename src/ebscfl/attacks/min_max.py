@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from ebscfl.arrays import Array
-from ebscfl.attacks.view import AttackView, finish, observed_updates, squared_distances
+from ebscfl.attacks.view import AttackView, finish, observed_updates
 from ebscfl.errors import UsageError
+from ebscfl.rules.geometry import squared_distances
 
 PERTURBATIONS = ("unit", "std", "sign")
 

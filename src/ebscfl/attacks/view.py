@@ -135,12 +135,3 @@ def uniform(rng: np.random.Generator, low: float, high: float, like_rows: torch.
     """Uniform numbers in [low, high) with the shape, dtype and device of ``like_rows``; the stream is numpy's."""
     draws = torch.from_numpy(rng.random(tuple(like_rows.shape)))
     return (low + (high - low) * draws).to(like_rows)
-
-
-def squared_distances(rows: torch.Tensor) -> torch.Tensor:
-    """(k, k) squared Euclidean distances in float64. Rows are centered first so that the Gram form does not cancel."""
-    centered = rows.double()
-    centered = centered - centered.mean(dim=0)
-    gram = centered @ centered.T
-    norms = gram.diagonal()
-    return (norms[:, None] + norms[None, :] - 2.0 * gram).clamp_min_(0.0).fill_diagonal_(0.0)
