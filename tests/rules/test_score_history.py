@@ -157,7 +157,8 @@ def test_newcomers_between_the_groups_do_not_hide_the_gap() -> None:
     settled = np.array([0.10, 0.11, 0.12, 0.30, 0.31, 0.32, 0.33, 0.34])
     for _ in range(10):
         history, _ = advance(history, np.arange(8), settled, SETTINGS)
-    crowd = np.arange(0.15, 0.28, 0.03)  # would leave no gap wider than 0.03
+    # Five that would leave no gap wider than 0.03, and five that keep the median where it was, at 0.305.
+    crowd = np.array([0.15, 0.18, 0.21, 0.24, 0.27, 0.32, 0.33, 0.34, 0.35, 0.36])
     ids = np.arange(8 + len(crowd))
     _, judgment = advance(history, ids, np.append(settled, crowd), SETTINGS)
     assert judgment.cut is not None

@@ -51,7 +51,7 @@ Bools = npt.NDArray[np.bool_]
 
 SMALL_SAMPLE = 5.0
 """Few clients look tighter than they are and have wider gaps by chance: the gap asked for grows by the factor
-``1 + SMALL_SAMPLE / size of the upper group``. Simulated rates that led to 5 head ``tests/rules/test_score_history.py``."""
+``1 + SMALL_SAMPLE / size of the upper group``. Rates measured with 5 head ``tests/rules/test_score_history.py``."""
 
 
 @dataclass(frozen=True)
