@@ -152,6 +152,23 @@ def test_maps_stay_on_the_canvas(n, columns):
             assert 0 <= float(element.attrib["y"]) <= height
 
 
+@pytest.mark.parametrize("rounds", [[5], list(range(1, 41)), list(range(2, 301, 2)), list(range(3, 30_000, 130))])
+def test_round_labels_name_their_column_and_do_not_touch(rounds):
+    svg = ET.fromstring(weight_map(rows(2), np.full((2, len(rounds)), 0.5), rounds, name="m", title="t"))
+    (plot,) = (numbers(e) for e in svg.iter("rect") if e.attrib.get("class") == "plot")
+    below = [e for e in svg.iter("text") if float(e.attrib["y"]) == plot["y"] + plot["height"] + 13]
+    column = plot["width"] / len(rounds)
+    edge = 0.0
+    assert below
+    for label in below:
+        assert label.text is not None
+        x, half = float(label.attrib["x"]), 3.6 * len(label.text)
+        assert abs(x - (plot["x"] + column * (rounds.index(int(label.text)) + 0.5))) <= half + 0.02
+        assert x - half >= edge
+        edge = x + half
+    assert edge <= WIDTH
+
+
 def test_cluster_map_draws_one_path_per_cluster_covering_its_cells():
     clusters = np.array([[0, 0, 1], [1, 1, 1]])
     svg = ET.fromstring(cluster_map(rows(2, domains=[0, 1]), clusters, [1, 2, 3], title="t"))
@@ -166,6 +183,7 @@ def test_cluster_map_draws_one_path_per_cluster_covering_its_cells():
     assert area[1] / area[0] == pytest.approx(4 / 2, rel=1e-3)
     labels = {e.text for e in svg.iter("text")}
     assert {"D0", "D1"} <= labels
+    assert {e.text for e in svg.iter("text") if "bold" in e.attrib.get("class", "") and e.text[0] == "C"} == {"C1"}
 
 
 def test_confusion_rows_are_percentages_of_their_class():

@@ -33,6 +33,7 @@ def test_complete_run(run_dir):
     assert run.info.complete
     assert run.info.seed == "7"
     assert run.config == CONFIG
+    assert run.evaluation == "own"
     assert run.methods == METHODS
     assert run.attacks == (*ATTACKS, "none")
     assert len(run.cells) == len(METHODS) * (len(ATTACKS) + 1)
@@ -77,7 +78,17 @@ def test_partial_run_needs_no_results_and_forgives_a_torn_last_line(tmp_path):
     first_end = run.cells[0].end
     assert first_end is not None
     assert run.results[0].fa == first_end.fa
+    assert run.results[0].attacker_weight_share == first_end.attacker_weight_share
+    assert run.results[0].na is None
     assert run.results[-1].fa is None
+
+
+def test_run_stopped_before_its_first_line(tmp_path):
+    run_dir = write_run(tmp_path / "run", rounds=4, stop_after=2)
+    (run_dir / "metrics.jsonl").unlink()
+    (run_dir / "config.toml").write_text("")
+    run = load_run(run_dir)
+    assert (run.cells, run.results, run.attacks, run.evaluation) == ((), (), (), "")
 
 
 def test_a_torn_line_is_refused_in_a_complete_run_and_in_the_middle(tmp_path, run_dir):

@@ -14,7 +14,7 @@ from synthetic_run import ATTACKERS, CONFIG, METHODS, write_run
 
 from ebscfl.errors import DataError
 from ebscfl.report import load_run, write_report
-from ebscfl.report.page import MAX_COLUMNS, MAX_EVENTS, sum_by_name, thin
+from ebscfl.report.page import MAX_COLUMNS, MAX_EVENTS, MEASURED_ON, sum_by_name, thin
 from ebscfl.report.tables import percent, share_percent
 
 SCREENSHOT = Path(__file__).parents[2] / "scripts" / "screenshot"
@@ -124,6 +124,7 @@ def test_charts_speak_and_forms_have_names(text):
     assert all(a["role"] == "img" and len(a["aria-label"]) > 20 for a in charts)
     assert len(page.tags("input")) == len(page.tags("label"))
     assert page.texts["results-h"] == "Final numbers"
+    assert MEASURED_ON["own"] in page.texts["results"]
     assert all(word in page.texts["glossary"] for word in ("FA", "MA", "NA", "ASR", "AIR points", "AIR printed"))
 
 
@@ -225,7 +226,7 @@ def test_partial_run_has_a_banner_and_what_was_recorded(tmp_path):
 
 def test_run_stopped_before_anything_was_written(tmp_path):
     run_dir = write_run(tmp_path / "run", rounds=3, stop_after=1)
-    (run_dir / "metrics.jsonl").write_text("")
+    (run_dir / "metrics.jsonl").unlink()
     page = Page(write_report(run_dir).read_text())
     assert set(page.ids()) >= {"results", "reproduce"}
 

@@ -51,7 +51,7 @@ class MapRow:
 
 def line_chart(series: Sequence[Series], *, title: str, y_label: str, y_max: float = 100.0, height: int = 214) -> str:
     """Lines over rounds with a y axis from 0 to ``y_max``; breaks nowhere, markers at the ends."""
-    left, right, top, bottom = 34.0, 26.0 if any(s.end_label for s in series) else 10.0, 24.0, 32.0
+    left, right, top, bottom = 34.0, 26.0 if any(s.end_label for s in series) else 13.0, 24.0, 32.0
     x_max = max((x for s in series for x, _ in s.points), default=1.0) or 1.0
     plot_w, plot_h = WIDTH - left - right, height - top - bottom
 
@@ -103,10 +103,13 @@ def weight_map(
 
 
 def cluster_map(rows: Sequence[MapRow], clusters: npt.NDArray[np.int64], rounds: Sequence[int], *, title: str) -> str:
-    """Which cluster each client claims, one row a client, one column a round; a gap parts the true domains."""
+    """Which cluster each client claims, one row a client, one column a round.
+
+    Lines part the true domains; the right margin names the cluster that most of a domain's clients claimed last.
+    """
     if clusters.shape != (len(rows), len(rounds)):
         raise UsageError(f"clusters are {clusters.shape} for {len(rows)} clients and {len(rounds)} rounds")
-    frame = _Frame.of(rows, rounds, left=62.0, right=6.0)
+    frame = _Frame.of(rows, rounds, left=62.0, right=26.0)
     paths: dict[int, list[str]] = {}
     digits = []
     for i, claimed in enumerate(clusters):
@@ -118,7 +121,14 @@ def cluster_map(rows: Sequence[MapRow], clusters: npt.NDArray[np.int64], rounds:
                 digits.append(_text(x + 4, y + frame.row / 2 + 3.5, str(cluster), "start", "cell"))
     body = [frame.backdrop()]
     body += [f'<path class="b{c % PALETTE_SIZE}" d="{"".join(d)}"/>' for c, d in sorted(paths.items())]
-    body += [*digits, *frame.domain_gaps(rows), *frame.labels(rows), *frame.x_axis(rounds), *frame.titles(rows)]
+    for start, stop in domain_groups(rows):
+        ends = clusters[start:stop, -1:].ravel()
+        if ends.size:
+            most = int(np.argmax(np.bincount(np.maximum(ends, 0))))
+            middle = (frame.y(start) + frame.y(stop)) / 2 + 4
+            body.append(_text(WIDTH - 23, middle, f"C{most}", "start", f"f{most % PALETTE_SIZE} bold"))
+    body += [*digits, *frame.domain_gaps(rows), *frame.labels(rows, grouped=True)]
+    body += [*frame.x_axis(rounds), *frame.titles(rows)]
     return _svg(body, frame.bottom + 33, title)
 
 
@@ -185,6 +195,11 @@ def runs(values: Sequence[int]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(edges) if b > a]
 
 
+def domain_groups(rows: Sequence[MapRow]) -> list[tuple[int, int]]:
+    """Stretches of rows with the same true domain (one stretch where it is unknown)."""
+    return runs([-1 if row.domain is None else row.domain for row in rows])
+
+
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """``positions`` moved as little as a single sweep allows so that neighbors are ``gap`` apart, inside the range."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
@@ -237,20 +252,25 @@ class _Frame:
             f'<rect class="plot" x="{_n(self.left)}" y="{_n(self.top)}" width="{_n(self.width)}" height="{_n(high)}"/>'
         )
 
-    def labels(self, rows: Sequence[MapRow]) -> list[str]:
-        """Client ids left of the rows (every k-th where rows are thin), a triangle before attackers."""
-        step = max(1, int(np.ceil(10.0 / self.row)))
+    def labels(self, rows: Sequence[MapRow], *, grouped: bool = False) -> list[str]:
+        """Client ids left of the rows, a triangle before attackers.
+
+        Where rows are thin only every k-th id is written, and none under a grouping by domain, where they would
+        run into the lines.
+        """
+        step = max(1, int(np.ceil(12.0 / self.row)))
+        written = step == 1 or not grouped
         out = []
         for i, row in enumerate(rows):
             middle = self.y(i) + self.row / 2
-            if i % step == 0:
+            if written and i % step == step // 2:
                 out.append(_text(self.left - 12, middle + 3.5, str(row.client), "end", "small"))
             if row.attacker:
                 size = min(4.0, self.row / 2)
                 x = self.left - 6
                 shape = f"M{_n(x - size)} {_n(middle + size * 0.8)}h{_n(2 * size)}l-{_n(size)}-{_n(size * 1.6)}z"
                 out.append(f'<path class="attacker" d="{shape}"/>')
-        return [_text(2, 11, "client", "start", "axis"), *out]
+        return [_text(2, 11, "client" if written else "", "start", "axis"), *out]
 
     def attackers(self, rows: Sequence[MapRow]) -> list[str]:
         """A hatched strip beside the attackers, who come first, and a line under the last of them."""
@@ -266,7 +286,7 @@ class _Frame:
     def domain_gaps(self, rows: Sequence[MapRow]) -> list[str]:
         """A line between true domains and each domain's number, turned into a bracket on the left."""
         out = [_text(self.left, 11, "rows grouped by true domain", "start", "axis")]
-        for start, stop in runs([-1 if row.domain is None else row.domain for row in rows]):
+        for start, stop in domain_groups(rows):
             domain, y = rows[start].domain, self.y(start)
             if domain is None:
                 continue
@@ -278,17 +298,25 @@ class _Frame:
         return out
 
     def x_axis(self, rounds: Sequence[int]) -> list[str]:
-        """Round numbers below the columns and what they are."""
-        step = max(1, int(np.ceil(26.0 / self.column)))
-        nice = next(k * 10**p for p in range(9) for k in (1, 2, 5) if k * 10**p >= step)
-        shown = [i for i, r in enumerate(rounds) if r % nice == 0 or i == 0]
-        if len(shown) > 1 and (shown[1] - shown[0]) * self.column < 20.0:
-            del shown[1]
-        out = [_text(self.x(i) + self.column / 2, self.bottom + 13, str(rounds[i]), "middle") for i in shown]
+        """Round numbers below the columns (round values, as many as fit) and what they are."""
+        right = self.left + self.width
+        step = max(1.0, 32.0 * (rounds[-1] - rounds[0] + 1) / max(self.width, 1.0)) if rounds else 1.0
+        nice = next(k * 10**p for p in range(12) for k in (1, 2, 5) if k * 10**p >= step)
+        out, free = [], 0.0  # free: where the next label may start
+        for i, round_id in enumerate(rounds):
+            if i and round_id % nice:
+                continue
+            half = 3.6 * len(str(round_id))
+            x = min(self.x(i) + self.column / 2, right + 4.0 - half)
+            if x - half >= free:
+                out.append(_text(x, self.bottom + 13, str(round_id), "middle"))
+                free = x + half + 6.0
         return [*out, _text(self.left + self.width / 2, self.bottom + 28, "round", "middle", "axis")]
 
     def titles(self, rows: Sequence[MapRow]) -> list[str]:
-        """Invisible rectangles that carry what a row says when a pointer rests on it."""
+        """Invisible rectangles that carry what a row says when a pointer rests on it (rows high enough to hit)."""
+        if self.row < 6.0:
+            return []
         box = f'x="{_n(self.left)}" width="{_n(self.width)}" height="{_n(self.row)}"'
         return [
             f'<rect class="tip" {box} y="{_n(self.y(i))}"><title>{escape(row.title)}</title></rect>'

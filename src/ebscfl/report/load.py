@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,7 @@ class CellEnd:
     attackers: tuple[int, ...]
     client_domain: tuple[int, ...]  # (n,)
     confusion: tuple[tuple[float, ...], ...]  # (classes, classes), rows are the true class
+    purity: float | None  # share of honest clients whose domain is the most frequent one in their cluster
     seconds: float | None
 
 
@@ -115,6 +116,7 @@ class RunData:
 
     info: RunInfo
     config: str  # the text of config.toml
+    evaluation: str  # which accuracy FA, MA and NA are taken from: "own", "global", or empty where the config is silent
     results: tuple[ResultRow, ...]
     cells: tuple[Cell, ...]
 
@@ -153,11 +155,18 @@ def load_run(run_dir: Path) -> RunData:
     if results_path.exists() or info.complete:
         results = _read_results(results_path)
     else:
-        results = tuple(
-            ResultRow(c.method, c.attack, c.end.fa, c.end.ma, asr=c.end.asr) if c.end else ResultRow(c.method, c.attack)
-            for c in cells
-        )
-    return RunData(info, _read_config(run_dir / "config.toml"), results, cells)
+        results = tuple(_row_of_cell(cell) for cell in cells)
+    config = _read_config(run_dir / "config.toml")
+    return RunData(info, config, str(tomllib.loads(config).get("evaluation", "")), results, cells)
+
+
+def _row_of_cell(cell: Cell) -> ResultRow:
+    """What a partial run knows of a cell: the numbers that need no other cell."""
+    row = ResultRow(cell.method, cell.attack)
+    if cell.end is None:
+        return row
+    end = cell.end
+    return replace(row, fa=end.fa, ma=end.ma, asr=end.asr, attacker_weight_share=end.attacker_weight_share)
 
 
 def _read_text(path: Path) -> str:
@@ -217,7 +226,8 @@ def _read_results(path: Path) -> tuple[ResultRow, ...]:
 def _read_metrics(path: Path, *, partial: bool) -> tuple[Cell, ...]:
     rounds: dict[tuple[str, str], dict[int, RoundRecord]] = {}
     ends: dict[tuple[str, str], CellEnd] = {}
-    lines = _read_text(path).splitlines()
+    # A run stopped before its first line has no file yet.
+    lines = [] if partial and not path.exists() else _read_text(path).splitlines()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -282,6 +292,7 @@ def _cell_end(fields: _Fields) -> CellEnd:
         attackers=fields.integers("attackers"),
         client_domain=fields.integers("client_domain"),
         confusion=tuple(confusion),
+        purity=fields.number("purity"),
         seconds=fields.number("seconds"),
     )
 

@@ -50,6 +50,12 @@ GLOSSARY = (
 )
 
 
+MEASURED_ON = {
+    "own": "Accuracies are those of honest clients on data like their own, with the model of the cluster they chose.",
+    "global": "Accuracies are those on the global test set.",
+}
+
+
 @dataclass(frozen=True)
 class Figure:
     """One chart or, where there is nothing to draw, the reason."""
@@ -122,13 +128,15 @@ def render(run: RunData) -> str:
         lstrip_blocks=True,
     )
     environment.filters["svg"] = markupsafe.Markup  # only for what `charts` drew
+    groups = tables.headline(run)
     digest = base64.b64encode(hashlib.sha256(COPY_SCRIPT.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
         run=run,
         facts=_facts(run),
         verdict=tables.verdict(run),
-        columns=tables.headline(run)[0].rows[0].entries if run.attacks else (),
-        groups=tables.headline(run),
+        columns=groups[0].rows[0].entries if groups else (),
+        groups=groups,
+        measured_on=MEASURED_ON.get(run.evaluation, ""),
         glossary=[entry for entry in GLOSSARY if entry[0] != "Backdoor" or _any_backdoor(run)],
         accuracy=_accuracy_tabs(run),
         attacks=[_attack_tab(run, attack) for attack in run.attacks],
@@ -229,7 +237,8 @@ def _attack_tab(run: RunData, attack: str) -> Tab:
         Block(
             "Cluster of every client",
             "Color and digit say which cluster a client claimed; rows are grouped by the true domain (D0, D1 ...) of "
-            "the client's data. Clustering worked where every group has one color of its own.",
+            "the client's data, the right margin names where most of a group ended. Clustering worked where every "
+            "group has one color of its own.",
             tuple(_cluster_figure(cell) for cell in cells),
         ),
     ]
@@ -274,11 +283,15 @@ def _map_rows(cell: Cell, rounds: Sequence[RoundRecord]) -> list[MapRow]:
 
 def _played(cell: Cell) -> list[RoundRecord]:
     """Rounds in which clients took part (round 0 is the model before training)."""
-    return thin([r for r in cell.rounds if r.weights])
+    return thin(_all_played(cell))
+
+
+def _all_played(cell: Cell) -> list[RoundRecord]:
+    return [r for r in cell.rounds if r.weights and r.round_id > 0]
 
 
 def _thinned(cell: Cell, rounds: Sequence[RoundRecord]) -> str:
-    total = sum(1 for r in cell.rounds if r.weights)
+    total = len(_all_played(cell))
     return f"{len(rounds)} of {total} rounds are drawn." if len(rounds) < total else ""
 
 
@@ -331,7 +344,12 @@ def _cluster_figure(cell: Cell) -> Figure:
     values = np.array([[r.clusters[row.client] for r in rounds] for row in rows], dtype=np.int64)
     title = f"Cluster every client claims over the rounds, {_name(cell)} under {tables.attack_name(cell.attack)}"
     svg = charts.cluster_map(rows, values, [r.round_id for r in rounds], title=title)
-    return Figure(_name(cell), svg, _thinned(cell, rounds))
+    notes = [_thinned(cell, rounds)]
+    if cell.end is not None and cell.end.purity is not None:
+        notes.append(
+            f"Purity {tables.share_percent(cell.end.purity)} %: clients whose cluster is mostly of their domain."
+        )
+    return Figure(_name(cell), svg, " ".join(note for note in notes if note))
 
 
 def _backdoor_figure(cell: Cell) -> Figure:
