@@ -186,6 +186,12 @@ def test_cluster_map_draws_one_path_per_cluster_covering_its_cells():
     assert {e.text for e in svg.iter("text") if "bold" in e.attrib.get("class", "") and e.text[0] == "C"} == {"C1"}
 
 
+def test_cluster_map_margin_follows_honest_clients_only():
+    clusters = np.array([[2], [2], [1]])
+    svg = ET.fromstring(cluster_map(rows(3, attackers=(0, 1), domains=[0, 0, 0]), clusters, [1], title="t"))
+    assert [e.text for e in svg.iter("text") if e.attrib.get("class", "").endswith(" bold")] == ["C1", "D0"]
+
+
 def test_confusion_rows_are_percentages_of_their_class():
     svg = ET.fromstring(confusion_matrix([[3, 1], [0, 0]], name="c", title="t"))
     shown = [e.text for e in svg.iter("text") if e.attrib.get("class", "").startswith("cell")]

@@ -146,6 +146,7 @@ def test_binary_file(run_dir):
         ({"weights": [0.5, True]}, "weights must be a number"),
         ({"weights": 1.0}, "weights must be a list"),
         ({"weights": [1.0]}, "20 clusters but 1 weights"),
+        ({"clusters": [-1] * CLIENTS}, "clusters count from 0, found -1"),
         ({"clusters": [0.5] * CLIENTS}, "clusters must be a list of integers"),
         ({"clusters": [0], "weights": [1.0]}, "the number of clients changes between rounds"),
         ({"seconds": [1.0]}, "seconds must be an object of numbers"),

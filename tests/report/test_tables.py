@@ -16,6 +16,7 @@ from ebscfl.report.tables import (
     duration,
     headline,
     method_name,
+    moment,
     number,
     percent,
     share_percent,
@@ -77,6 +78,21 @@ def test_duration(seconds, text):
 )
 def test_byte_size(count, text):
     assert byte_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2026-01-01T12:00:00Z", "2026-01-01 12:00 UTC"),
+        ("2026-01-01T01:30:59+02:00", "2025-12-31 23:30 UTC"),
+        ("2026-01-01T12:00:00", "2026-01-01 12:00"),
+        ("yesterday", "yesterday"),
+        ("", "-"),
+        (None, "-"),
+    ],
+)
+def test_moment(text, shown):
+    assert moment(text) == shown
 
 
 def test_names():

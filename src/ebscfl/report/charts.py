@@ -105,7 +105,7 @@ def weight_map(
 def cluster_map(rows: Sequence[MapRow], clusters: npt.NDArray[np.int64], rounds: Sequence[int], *, title: str) -> str:
     """Which cluster each client claims, one row a client, one column a round.
 
-    Lines part the true domains; the right margin names the cluster that most of a domain's clients claimed last.
+    Lines part the true domains; the right margin names the cluster that most honest clients of a domain claimed last.
     """
     if clusters.shape != (len(rows), len(rounds)):
         raise UsageError(f"clusters are {clusters.shape} for {len(rows)} clients and {len(rounds)} rounds")
@@ -122,9 +122,9 @@ def cluster_map(rows: Sequence[MapRow], clusters: npt.NDArray[np.int64], rounds:
     body = [frame.backdrop()]
     body += [f'<path class="b{c % PALETTE_SIZE}" d="{"".join(d)}"/>' for c, d in sorted(paths.items())]
     for start, stop in domain_groups(rows):
-        ends = clusters[start:stop, -1:].ravel()
-        if ends.size:
-            most = int(np.argmax(np.bincount(np.maximum(ends, 0))))
+        honest = [i for i in range(start, stop) if not rows[i].attacker]
+        if honest and rounds:
+            most = int(np.argmax(np.bincount(clusters[honest, -1])))
             middle = (frame.y(start) + frame.y(stop)) / 2 + 4
             body.append(_text(WIDTH - 23, middle, f"C{most}", "start", f"f{most % PALETTE_SIZE} bold"))
     body += [*digits, *frame.domain_gaps(rows), *frame.labels(rows, grouped=True)]

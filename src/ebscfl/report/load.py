@@ -272,6 +272,8 @@ def _round_record(fields: _Fields) -> RoundRecord:
     if len(record.clusters) != len(record.weights):
         sizes = f"{len(record.clusters)} clusters but {len(record.weights)} weights"
         raise DataError(f"{fields.where}: {sizes}; both have one entry per client")
+    if any(cluster < 0 for cluster in record.clusters):
+        raise DataError(f"{fields.where}: clusters count from 0, found {min(record.clusters)}")
     return record
 
 

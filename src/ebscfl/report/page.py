@@ -167,7 +167,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         ("seed", run.info.seed),
         ("time", tables.duration(run.info.seconds)),
         ("device", recorded.get("device", "-")),
-        ("started", recorded.get("started", "-")),
+        ("started", tables.moment(recorded.get("started"))),
     ]
     return [(name, text) for name, text in facts if text != "-"]
 
@@ -237,7 +237,7 @@ def _attack_tab(run: RunData, attack: str) -> Tab:
         Block(
             "Cluster of every client",
             "Color and digit say which cluster a client claimed; rows are grouped by the true domain (D0, D1 ...) of "
-            "the client's data, the right margin names where most of a group ended. Clustering worked where every "
+            "the client's data, the right margin names where most honest ones ended. Clustering worked where every "
             "group has one color of its own.",
             tuple(_cluster_figure(cell) for cell in cells),
         ),
@@ -347,7 +347,7 @@ def _cluster_figure(cell: Cell) -> Figure:
     notes = [_thinned(cell, rounds)]
     if cell.end is not None and cell.end.purity is not None:
         notes.append(
-            f"Purity {tables.share_percent(cell.end.purity)} %: clients whose cluster is mostly of their domain."
+            f"Purity {tables.share_percent(cell.end.purity)} %: honest clients in a cluster mostly of their domain."
         )
     return Figure(_name(cell), svg, " ".join(note for note in notes if note))
 

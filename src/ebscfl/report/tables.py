@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from ebscfl.report.load import NO_ATTACK, RunData
@@ -63,6 +64,15 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def moment(text: str | None) -> str:
+    """An ISO time to the minute, in UTC where it has an offset; other text as it is."""
+    try:
+        when = datetime.fromisoformat(text or "")
+    except ValueError:
+        return text or MISSING
+    return f"{when:%Y-%m-%d %H:%M}" if when.tzinfo is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def byte_size(count: float | None) -> str:
