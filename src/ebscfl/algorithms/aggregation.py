@@ -1,0 +1,43 @@
+"""The seam between RFCA and the protocol that computes its aggregate: plain arithmetic, or encoded updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ebscfl.errors import ConfigError
+from ebscfl.rules.rfca import rfca
+
+PROTOCOLS = ("plain",)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteredOutcome:
+    """Result of one clustered aggregation; ``aggregates`` are not yet scaled by the root updates' norms."""
+
+    aggregates: Tensor  # (m, d)
+    weights: Tensor  # (n,) ReLU of the cosine
+    scores: Tensor  # (n,) the cosine
+    cluster_weight: Tensor  # (m,) sum of weights
+    events: tuple[str, ...] = ()
+    bytes: Mapping[str, int] | None = None
+    role_seconds: Mapping[str, float] | None = None
+
+
+def aggregate_clustered(
+    updates: Tensor,
+    clusters: Tensor,
+    server_updates: Tensor,
+    *,
+    normalize: str,
+    protocol: str,
+    root: bytes,
+    round_id: int,
+) -> ClusteredOutcome:
+    """Weigh (n, d) updates by their trust and sum them per cluster, by the named protocol."""
+    if protocol != "plain":
+        raise ConfigError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
+    result = rfca(updates, clusters=clusters, server_updates=server_updates, normalize=normalize)
+    return ClusteredOutcome(result.aggregates, result.weights, result.scores, result.cluster_weight)
