@@ -59,7 +59,7 @@ class Layout:
         if flat.shape[-1] != self.dim:
             raise UsageError(f"the layout holds {self.dim} entries, the vector {flat.shape[-1]}")
         # One split, not one slice a parameter: its backward is a single concatenation.
-        parts = flat.split(self.sizes, dim=-1)
+        parts = flat.split_with_sizes(self.sizes, dim=-1)
         lead = flat.shape[:-1]
         return {
             name: part.view(*lead, *shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
@@ -94,7 +94,7 @@ def split_segments(v: ArrayT, t: int) -> ArrayT:
         raise UsageError("split_segments needs a vector, not a scalar")
     dim = int(v.shape[-1])
     length = segment_length(dim, t)
-    lead = tuple(v.shape[:-1])
+    lead: tuple[int, ...] = tuple(v.shape[:-1])
     if t * length == dim:
         return v.reshape(*lead, t, length)
     if isinstance(v, np.ndarray):

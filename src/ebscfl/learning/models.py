@@ -128,7 +128,7 @@ def _cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 def _cifar_cnn(shape: Shape, classes: int) -> nn.Module:
-    """Three padded 3x3 convolutions (32, 64, 64 channels), each pooled, then 128 units: 188 810 parameters on CIFAR-10."""
+    """Three padded 3x3 convolutions (32, 64, 64), each pooled, then 128 units: 188 810 parameters on CIFAR-10."""
     channels, height, width = shape
     if min(height, width) < 8:
         raise ConfigError(f"model cifar-cnn needs images of at least 8 x 8 pixels, not {height} x {width}")
