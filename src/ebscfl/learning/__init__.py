@@ -1,0 +1,1 @@
+"""Data, partitions, models and local training: everything a client does before its update is protected."""
