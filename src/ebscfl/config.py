@@ -27,6 +27,7 @@ NO_ATTACK = "none"
 DEVICES = ("auto", "cpu", "cuda")
 EVALUATIONS = ("own", "global")
 PLACEMENTS = ("uniform", "per-domain")
+CLAIMS = ("clean", "poisoned")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class AttackSettings:
     """Share of the clients that attack."""
     placement: str = "uniform"
     """uniform: any clients, by the seed; per-domain: the same share of every data domain."""
+    claim: str = "clean"
+    """Data an attacker chooses its cluster with. clean: it hides among clients of its own world; poisoned: it follows
+    the protocol on its poisoned samples, which tend to fit the worst-trained model best."""
     knowledge: str | None = None
     """full or partial for every attack that has the choice; none: each attack's published default."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -71,6 +75,8 @@ class AttackSettings:
             raise ConfigError(f"fraction must lie in 0..1 (1 excluded), not {self.fraction}")
         if self.placement not in PLACEMENTS:
             raise ConfigError(f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
+        if self.claim not in CLAIMS:
+            raise ConfigError(f"claim must be one of {', '.join(CLAIMS)}, not {self.claim!r}")
         if self.knowledge not in (None, "full", "partial"):
             raise ConfigError(f"knowledge must be full, partial or none, not {self.knowledge!r}")
         for name in self.options:

@@ -72,6 +72,9 @@ class Environment:
     faulty: int = 0
     adversary: Adversary = field(default_factory=NoAdversary)
     protocol: str = "plain"
+    choice_data: FederatedData | None = None
+    """Data clients choose their cluster with, where it is not what they train on (attackers that claim the cluster of
+    their clean data)."""
 
     @property
     def num_clients(self) -> int:
@@ -140,24 +143,26 @@ class Stopwatch:
 # --- steps every method shares, in the order of a round ----------------------------------------------------------
 
 
-def client_batches(env: Environment, round_id: int) -> Tensor:
+def client_batches(env: Environment, round_id: int, data: FederatedData | None = None) -> Tensor:
     """(n, steps, batch) rows: the batches every client uses in this round."""
-    return draw_batches(env.data.client_rows, env.local.steps, env.local.batch_size, env.root, USAGE_BATCHES, round_id)
+    rows = (data or env.data).client_rows
+    return draw_batches(rows, env.local.steps, env.local.batch_size, env.root, USAGE_BATCHES, round_id)
 
 
-def choose_clusters(env: Environment, models: Tensor, batches: Tensor) -> Tensor:
-    """(n,) index of the model with the lowest loss on each client's batches (Algorithm 1, line 2)."""
+def choose_clusters(env: Environment, models: Tensor, round_id: int) -> Tensor:
+    """(n,) index of the model with the lowest loss on each client's batches of the round (Algorithm 1, line 2)."""
     if models.shape[0] == 1:
-        return torch.zeros(batches.shape[0], dtype=torch.int64, device=models.device)
-    return cluster_losses(env.model, models, env.data, batches, env.local).argmin(dim=1)
+        return torch.zeros(env.num_clients, dtype=torch.int64, device=models.device)
+    data = env.choice_data or env.data
+    return cluster_losses(env.model, models, data, client_batches(env, round_id, data), env.local).argmin(dim=1)
 
 
 def collect(env: Environment, state: ServerState, round_id: int, clock: Stopwatch) -> tuple[Tensor, Uploads]:
     """The clients' half of a round: choose a model, train it, upload. Returns ((n,) clusters, uploads)."""
-    batches = client_batches(env, round_id)
     with clock.phase("cluster"):
-        clusters = choose_clusters(env, state.models, batches)
+        clusters = choose_clusters(env, state.models, round_id)
     with clock.phase("train"):
+        batches = client_batches(env, round_id)
         updates = local_updates(env.model, state.models[clusters], env.data, batches, env.local)
     with clock.phase("attack"):
         uploads = env.adversary.corrupt(ClientRound(round_id, state.models, clusters, updates, state.server_updates))

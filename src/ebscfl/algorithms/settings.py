@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ebscfl.errors import ConfigError
 
-CLUSTER_INITS = ("independent", "covering")
+CLUSTER_INITS = ("root", "independent", "covering")
 NORMALIZATIONS = ("cluster", "global")
 ROOT_UPDATES = ("each-round", "fixed")
 ROOT_SCALES = ("paper", "mean")
@@ -19,9 +19,10 @@ class ServerSettings:
 
     clusters: int = 4
     """m: cluster models of the clustered methods (IFCA, RFCA); the others have one."""
-    cluster_init: str = "covering"
-    """independent: m random models, as IFCA's MNIST code; covering: redraw them until every one is the best of some
-    root part, as IFCA's CIFAR code does with clients. All clustered methods start from the same models."""
+    cluster_init: str = "root"
+    """root: one random model, moved once per cluster by a group of similar root parts; independent: m random models,
+    as IFCA's MNIST code; covering: redraw those until each is the best of some root part, as IFCA's CIFAR code does
+    with clients. All clustered methods of a run start from the same models."""
     init_tries: int = 200
     """Redraws of "covering" before the best draw so far is taken."""
     eta: float = 1.0

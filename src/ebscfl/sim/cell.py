@@ -7,12 +7,12 @@ functions of the run's seed and none of the method.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from ebscfl.algorithms import ALGORITHMS, Adversary, Algorithm, Environment, NoAdversary, RoundReport, ServerState
+from ebscfl.algorithms import ALGORITHMS, Algorithm, Environment, RoundReport, ServerState
 from ebscfl.algorithms.environment import PHASES, root_settings
 from ebscfl.config import NO_ATTACK, RunConfig
 from ebscfl.errors import ConfigError
@@ -86,23 +86,28 @@ def choose_device(name: str) -> torch.device:
 def build_cell(world: World, method: str, attack: str) -> Cell:
     """The surroundings of one method under one attack."""
     config = world.config
-    data, adversary, backdoor = world.data, NoAdversary(), None
+    env = Environment(
+        root=world.root,
+        model=world.model,
+        data=world.data,
+        local=config.local,
+        server=config.server,
+        faulty=config.faulty,
+        protocol=config.protocol,
+    )
     attackers: tuple[int, ...] = ()
-    env = Environment(world.root, world.model, data, config.local, config.server, config.faulty)
-    everyone = range(env.num_clients)
+    backdoor = None
     if attack != NO_ATTACK:
         attackers = world.attackers
-        data, adversary, backdoor = _attacked(world, env, attack)
-    env = Environment(
-        world.root, world.model, data, config.local, config.server, config.faulty, adversary, config.protocol
-    )
-    honest = tuple(i for i in everyone if i not in attackers)
+        env, backdoor = _attacked(world, env, attack)
+    honest = tuple(i for i in range(env.num_clients) if i not in attackers)
     return Cell(method, attack, ALGORITHMS[method], env, attackers, honest, backdoor)
 
 
-def _attacked(world: World, env: Environment, attack: str) -> tuple[FederatedData, Adversary, Backdoor | None]:
-    spec, options = ATTACKS[attack], world.config.attack.options[attack]
-    data = poison(world.data, world.attackers, spec, options, world.root)
+def _attacked(world: World, env: Environment, attack: str) -> tuple[Environment, Backdoor | None]:
+    """``env`` with the attackers' samples poisoned and their uploads corrupted."""
+    settings = world.config.attack
+    spec, options = ATTACKS[attack], settings.options[attack]
     adversary = UpdateAdversary(
         root=world.root,
         attackers=world.attackers,
@@ -113,8 +118,12 @@ def _attacked(world: World, env: Environment, attack: str) -> tuple[FederatedDat
         proxy_settings=root_settings(env),
         proxy_size=world.config.data.root_size,
     )
-    plants_trigger = spec.poison is not None and spec.kind == "both"
-    return data, adversary, triggered(world.data, options["target"]) if plants_trigger else None
+    data = poison(world.data, world.attackers, spec, options, world.root)
+    attacked = replace(
+        env, data=data, adversary=adversary, choice_data=world.data if settings.claim == "clean" else None
+    )
+    plants_trigger = spec.kind == "both"
+    return attacked, triggered(world.data, options["target"]) if plants_trigger else None
 
 
 def play_cell(cell: Cell, config: RunConfig, run_dir: Path, journal: Journal, progress: Progress) -> Line:

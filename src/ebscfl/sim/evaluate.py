@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ebscfl.algorithms.environment import Environment, choose_clusters, client_batches
+from ebscfl.algorithms.environment import Environment, choose_clusters
 from ebscfl.attacks.backdoor import apply_trigger
 from ebscfl.learning.federation import FederatedData
 from ebscfl.learning.local import confusion_counts
@@ -58,7 +58,7 @@ def evaluate(
     Every client is given the model it would train in the next round, chosen on that round's batches.
     """
     members = torch.tensor(list(honest), device=env.device)
-    choices = choose_clusters(env, models, client_batches(env, round_id + 1))  # (n,)
+    choices = choose_clusters(env, models, round_id + 1)  # (n,)
     chosen = choices[members]  # (h,)
     domains = env.data.client_domain[members]  # (h,)
     counts = confusion_counts(env.model, models, env.data, env.local)  # (m, R, true, predicted)
