@@ -11,8 +11,7 @@ updates names it (`ebscfl.arrays.as_updates`). Results do not depend on the orde
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +23,12 @@ from ebscfl import rng
 from ebscfl.errors import ConfigError, UsageError
 from ebscfl.learning.federation import FederatedData
 from ebscfl.learning.models import FlatModel
+from ebscfl.learning.stacked import SgdSettings, Stack, autocast, dense_step, loop_step, vmap_step
 
 MIB = 1 << 20
+
+StepFunction = Callable[[FlatModel, Stack, Tensor, Tensor, SgdSettings], None]
+STEPS: dict[str, StepFunction] = {"dense": dense_step, "vmap": vmap_step, "loop": loop_step}
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class LocalSettings:
     weight_decay: float = 0.0
     dtype: str = "float32"  # or "bfloat16": autocast of the forward pass
     memory_mb: int = 2048  # a chunk of clients stays below this, but is never less than one client
+    method: str = "auto"  # or one of `STEPS`, to compare them
+    compile_step: bool = False  # torch.compile the vmapped step: for CUDA, worth it from some hundred steps on
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "memory_mb"):
@@ -50,6 +55,10 @@ class LocalSettings:
             raise ConfigError(f"momentum must lie in [0, 1), not {self.momentum}")
         if not 0.0 <= self.weight_decay < float("inf"):
             raise ConfigError(f"weight_decay must be at least 0 and finite, not {self.weight_decay}")
+        if self.method not in ("auto", *STEPS):
+            raise ConfigError(f"method must be auto or one of {', '.join(STEPS)}, not {self.method!r}")
+        if self.compile_step and self.method not in ("auto", "vmap"):
+            raise ConfigError(f"compile_step needs method auto or vmap, not {self.method!r}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"dtype must be float32 or bfloat16, not {self.dtype!r}")
 
@@ -117,7 +126,7 @@ def local_updates_sequential(
         )
         for step_rows in rows:
             optimizer.zero_grad()
-            with _autocast(settings, starts.device):
+            with autocast(settings.dtype == "bfloat16", starts.device):
                 logits = module(data.inputs(step_rows, starts.dtype))
             functional.cross_entropy(logits.to(starts.dtype), data.y[step_rows]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -173,57 +182,37 @@ def _train_chunk(
 ) -> None:
     """Train a chunk of clients and write their updates ``(k, dim)``."""
     steps = batches.shape[1]
-    # One step moves straight into the update, which spares a copy of the start vectors and a subtraction.
-    target = updates.zero_() if steps == 1 else starts.clone()
-    source = starts if steps == 1 else target
-    buffer = torch.zeros_like(target) if settings.momentum else None
+    step_of = _step_function(model, settings, starts.device)
+    sgd = SgdSettings(
+        settings.lr, settings.momentum, settings.weight_decay, settings.dtype == "bfloat16", settings.compile_step
+    )
+    # A single step writes the movement straight into the update: no copy of the start vectors, no subtraction, and the
+    # start vectors stay one if all clients share them. Its momentum is the gradient.
+    theta = updates if steps == 1 else starts.clone()
+    momentum = torch.zeros_like(theta) if settings.momentum and steps > 1 else None
+    views = model.layout.views
+    targets, buffers = views(theta), None if momentum is None else views(momentum)
     for step in range(steps):
         rows = batches[:, step]
-        gradients = _gradients(model, source, data.inputs(rows, starts.dtype), data.y[rows], settings)
-        _sgd_step(model, source, target, buffer, gradients, settings)
+        stack = Stack(views(starts) if steps == 1 else targets, targets, buffers, fresh=steps == 1)
+        step_of(model, stack, data.inputs(rows, starts.dtype), data.y[rows], sgd)
     if steps > 1:
-        torch.sub(target, starts, out=updates)
+        torch.sub(theta, starts, out=updates)
 
 
-def _gradients(model: FlatModel, theta: Tensor, x: Tensor, y: Tensor, settings: LocalSettings) -> dict[str, Tensor]:
-    """Gradient of each client's mean loss: ``(k, dim)``, ``(k, b, C, H, W)``, ``(k, b)`` -> named ``(k, *shape)``."""
-    parameters = {name: view.detach().requires_grad_() for name, view in model.layout.views(theta).items()}
-    with _autocast(settings, theta.device):
-        logits: Tensor = torch.func.vmap(model.apply_named)(parameters, x)
-    # Summed over clients and averaged over each client's batch.
-    loss = functional.cross_entropy(logits.flatten(0, 1).to(theta.dtype), y.flatten(), reduction="sum") / y.shape[1]
-    return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
-
-
-def _sgd_step(
-    model: FlatModel,
-    source: Tensor,
-    target: Tensor,
-    buffer: Tensor | None,
-    gradients: dict[str, Tensor],
-    settings: LocalSettings,
-) -> None:
-    """torch.optim.SGD's rule: g += wd * theta; buffer = momentum * buffer + g; target -= lr * buffer."""
-    sources, targets = model.layout.views(source), model.layout.views(target)
-    buffers = None if buffer is None else model.layout.views(buffer)
-    for name, gradient in gradients.items():
-        if settings.weight_decay:
-            gradient = gradient.add_(sources[name], alpha=settings.weight_decay)
-        if buffers is not None:
-            gradient = buffers[name].mul_(settings.momentum).add_(gradient)
-        targets[name].add_(gradient, alpha=-settings.lr)
+def _step_function(model: FlatModel, settings: LocalSettings, device: torch.device) -> StepFunction:
+    """The fastest way there is, as measured by ``bench/simulation.py``."""
+    if settings.method != "auto":
+        return STEPS[settings.method]
+    if model.dense and settings.dtype == "float32" and not settings.compile_step:
+        return dense_step
+    return loop_step if device.type == "cpu" and not settings.compile_step else vmap_step
 
 
 def _forward(model: FlatModel, theta: Tensor, x: Tensor, settings: LocalSettings) -> Tensor:
-    with _autocast(settings, theta.device):
+    with autocast(settings.dtype == "bfloat16", theta.device):
         logits = model.apply(theta, x)
     return logits.to(theta.dtype)
-
-
-def _autocast(settings: LocalSettings, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    if settings.dtype == "float32":
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _eval_samples(model: FlatModel, settings: LocalSettings, like: Tensor) -> int:

@@ -3,6 +3,7 @@
 A `FlatModel` owns no parameters: its torch module lives on the meta device, so nothing is drawn from torch's global
 generator, and every call gets the parameters as one vector. All modules work under `torch.func.vmap` over
 clients; none has buffers or batch statistics (BatchNorm would mix samples and could not be averaged as a vector).
+Pooling comes before ReLU: max(relu(z)) = relu(max(z)), value and gradient, on a quarter of the entries.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class FlatModel:
         self.layout = Layout.of(module.named_parameters())
         self.dim = self.layout.dim
         self._module = module.to("meta")
+        # (weight, bias or None) of each layer if the model is a chain of linear layers and ReLUs, else empty.
+        self.dense = _dense_chain(self._module)
         self.activations = _count_activations(self._module, input_shape)
 
     def __repr__(self) -> str:
@@ -79,6 +82,18 @@ class FlatModel:
         return module
 
 
+def _dense_chain(module: nn.Module) -> tuple[tuple[str, str | None], ...]:
+    """Parameter names of Flatten, Linear, (ReLU, Linear)*; empty for any other module."""
+    children = list(module.named_children())
+    wanted = [nn.Flatten] + [nn.ReLU if place % 2 else nn.Linear for place in range(len(children) - 1)]
+    if not isinstance(module, nn.Sequential) or len(children) % 2:
+        return ()
+    if any(type(child) is not kind for (_, child), kind in zip(children, wanted, strict=True)):
+        return ()
+    linear = [(name, child) for name, child in children if isinstance(child, nn.Linear)]
+    return tuple((f"{name}.weight", None if child.bias is None else f"{name}.bias") for name, child in linear)
+
+
 def _count_activations(module: nn.Module, input_shape: Shape) -> int:
     """Floats that one sample's forward pass produces, over all leaf modules: what a memory estimate needs."""
     total = 0
@@ -115,11 +130,11 @@ def _cnn(shape: Shape, classes: int) -> nn.Module:
         raise ConfigError(f"model cnn needs images of at least 10 x 10 pixels, not {height} x {width}")
     return nn.Sequential(
         nn.Conv2d(channels, 30, 3),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(30, 50, 3),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(50 * side[0] * side[1], 100),
         nn.ReLU(),
@@ -134,7 +149,7 @@ def _cifar_cnn(shape: Shape, classes: int) -> nn.Module:
         raise ConfigError(f"model cifar-cnn needs images of at least 8 x 8 pixels, not {height} x {width}")
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, 32), (32, 64), (64, 64)):
-        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
     flat = 64 * (height // 8) * (width // 8)
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, 128), nn.ReLU(), nn.Linear(128, classes))
 

@@ -26,7 +26,8 @@ def fedavg(updates: Array, *, sizes: Sizes | None = None) -> RuleResult:
     if sizes is None:
         counts = torch.ones(num_clients, dtype=torch.float64, device=rows.device)
     else:
-        counts = torch.as_tensor(sizes).to(device=rows.device, dtype=torch.float64)
+        numbers = sizes if isinstance(sizes, torch.Tensor) else torch.from_numpy(np.array(sizes, dtype=np.float64))
+        counts = numbers.to(device=rows.device, dtype=torch.float64)
     if counts.shape != (num_clients,):
         raise UsageError(f"sizes must hold one number per client ({num_clients}), not shape {tuple(counts.shape)}")
     if not bool(torch.isfinite(counts).all()) or bool((counts < 0).any()) or not bool((counts > 0).any()):

@@ -31,33 +31,34 @@ def weighted_sum(rows: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Vectors split into direction and length, without overflow: ``rows[i] = lengths * unit``.
+    """Vectors split into direction and length, without overflow in the squares.
 
-    ``rows[i] / scale[i]`` has largest entry 1 and norm ``stretched[i]``, between 1 and sqrt(d): squares of very small
-    or very large float64 entries stay in range. A zero row has scale 1 and ``stretched`` 0.
+    Squares of float32 entries always fit float64. Float64 rows are divided by their largest entry first (``scale``);
+    what remains has norm ``stretched``, between 1 and sqrt(d), or 0 for a zero row.
     """
 
     rows: torch.Tensor
-    scale: torch.Tensor
+    scale: torch.Tensor | None
     stretched: torch.Tensor
-
-    @property
-    def nonzero(self) -> torch.Tensor:
-        """(n,) bool: which rows have a direction."""
-        return self.stretched > 0
 
     @property
     def norms(self) -> torch.Tensor:
         """(n,) Euclidean norms."""
-        return self.scale * self.stretched
+        return self.stretched if self.scale is None else self.scale * self.stretched
+
+    @property
+    def divisors(self) -> torch.Tensor:
+        """(n,) what makes a row of `block` a unit vector; 1 for a zero row, which stays zero."""
+        return torch.where(self.stretched > 0, self.stretched, torch.ones_like(self.stretched))
 
     def block(self, columns: slice) -> torch.Tensor:
-        """Some columns of ``rows / scale``, in float64."""
-        return self.rows[:, columns].double() / self.scale[:, None]
+        """Some columns of the (scaled) rows, in float64."""
+        wide = self.rows[:, columns].double()
+        return wide if self.scale is None else wide / self.scale[:, None]
 
     def weighted_units(self, coefficients: torch.Tensor) -> torch.Tensor:
         """``sum_i coefficients[..., i] * unit_i``: (..., n) to (..., d). Zero rows count as zero vectors."""
-        per_row = torch.where(self.nonzero, coefficients / self.stretched.clamp(min=1), torch.zeros_like(coefficients))
+        per_row = coefficients / self.divisors
         out = torch.empty((*coefficients.shape[:-1], self.rows.shape[1]), dtype=torch.float64, device=self.rows.device)
         for columns in column_blocks(self.rows.shape[1]):
             out[..., columns] = per_row @ self.block(columns)
@@ -66,8 +67,10 @@ class Directions:
 
 def directions(rows: torch.Tensor) -> Directions:
     """Split every row of an (n, d) matrix into direction and length."""
-    scale = rows.abs().amax(dim=1).double()
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    scale: torch.Tensor | None = None
+    if rows.dtype is torch.float64:
+        largest = rows.abs().amax(dim=1)
+        scale = torch.where(largest > 0, largest, torch.ones_like(largest))
     squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
     split = Directions(rows, scale, squares)
     for columns in column_blocks(rows.shape[1]):
@@ -80,9 +83,8 @@ def cosines(left: Directions, right: Directions) -> torch.Tensor:
     dots = torch.zeros((left.rows.shape[0], right.rows.shape[0]), dtype=torch.float64, device=left.rows.device)
     for columns in column_blocks(left.rows.shape[1]):
         dots += left.block(columns) @ right.block(columns).T
-    # A zero row has only zero dot products: any positive divisor gives the 0 we want.
-    dots /= left.stretched.clamp(min=1)[:, None] * right.stretched.clamp(min=1)[None, :]
-    return dots.clamp(-1.0, 1.0)
+    # One after the other: the product of two tiny norms would underflow.
+    return (dots / left.divisors[:, None] / right.divisors[None, :]).clamp(-1.0, 1.0)
 
 
 def squared_distances(rows: torch.Tensor) -> torch.Tensor:
