@@ -18,7 +18,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Robust clust
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what is there, fetch it, check it.")
 app.add_typer(data_app, name="data")
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie (else EBSCFL_DATA, else a cache).")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where data sets lie (else EBSCFL_DATA, else a cache).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
@@ -26,7 +28,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 def run_command(
     preset: Annotated[str | None, typer.Argument(help="A preset, or a TOML file (default: default).")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The run's directory (default: a new one in runs/).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run's directory (default: a new one in runs/).")
+    ] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Finish the stopped run in this directory.")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,

@@ -33,8 +33,9 @@ class LiveProgress:
     def round_finished(self, method: str, attack: str, round_id: int, accuracy: float | None) -> None:
         """One step further."""
         if self._task is not None:
-            shown = {} if accuracy is None else {"accuracy": f"{accuracy:5.1f} %"}
-            self._bars.update(self._task, completed=round_id, **shown)
+            self._bars.update(self._task, completed=round_id)
+            if accuracy is not None:
+                self._bars.update(self._task, accuracy=f"{accuracy:5.1f} %")
 
     def cell_finished(self, method: str, attack: str, accuracy: float) -> None:
         """The bar is full."""

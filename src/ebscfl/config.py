@@ -1,6 +1,6 @@
 """What a run does: typed, closed settings from a preset, a TOML file and ``--set`` values.
 
-`RunConfig` is the whole of it; its sections are frozen dataclasses that check themselves. `docs/samples/full.toml` shows
+`RunConfig` is the whole of it; its sections are frozen dataclasses that check themselves. docs/samples/full.toml shows
 every key with its meaning.
 """
 
@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 from ebscfl.algorithms import ALGORITHMS, ServerSettings
 from ebscfl.algorithms.aggregation import PROTOCOLS
-from ebscfl.sim.attack_plans import ATTACKS, attack_options
 from ebscfl.errors import ConfigError
 from ebscfl.learning.local import LocalSettings
 from ebscfl.learning.models import MODEL_NAMES
 from ebscfl.learning.partition import PartitionSettings
 from ebscfl.settings_table import assign, build, dump_toml, nearest, parse_assignment
+from ebscfl.sim.attack_plans import ATTACKS, attack_options
 
 NO_ATTACK = "none"
 DEVICES = ("auto", "cpu", "cuda")
@@ -125,7 +125,7 @@ class RunConfig:
         _known("attacks", self.attacks, (*ATTACKS, NO_ATTACK))
         if self.attacks and set(self.attacks) != {NO_ATTACK} and self.num_attackers == 0:
             raise ConfigError(
-                f"attack.fraction = {self.attack.fraction} of data.clients = {self.data.clients} is no attacker at all; "
+                f"attack.fraction = {self.attack.fraction} of data.clients = {self.data.clients} is none; "
                 "raise it, or set attacks=[]"
             )
         for method in self.methods:

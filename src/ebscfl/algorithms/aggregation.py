@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ebscfl.arrays import as_tensor
 from ebscfl.errors import ConfigError
 from ebscfl.rules.rfca import rfca
 
@@ -40,4 +41,9 @@ def aggregate_clustered(
     if protocol != "plain":
         raise ConfigError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {protocol!r}")
     result = rfca(updates, clusters=clusters, server_updates=server_updates, normalize=normalize)
-    return ClusteredOutcome(result.aggregates, result.weights, result.scores, result.cluster_weight)
+    return ClusteredOutcome(
+        as_tensor(result.aggregates, name="aggregates", ndim=2),
+        as_tensor(result.weights, name="weights", ndim=1),
+        as_tensor(result.scores, name="scores", ndim=1),
+        as_tensor(result.cluster_weight, name="cluster weights", ndim=1),
+    )

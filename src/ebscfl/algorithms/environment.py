@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ebscfl.algorithms.settings import ServerSettings
+from ebscfl.arrays import Array, as_tensor
 from ebscfl.learning.federation import FederatedData
 from ebscfl.learning.local import LocalSettings, cluster_losses, draw_batches, local_updates
 from ebscfl.learning.models import FlatModel
@@ -201,9 +202,9 @@ def root_batches(env: Environment, rows: tuple[Tensor, ...], round_id: int) -> T
     return draw_batches(rows, settings.steps, settings.batch_size, env.root, USAGE_ROOT_BATCHES, round_id)
 
 
-def shares(weights: Tensor, kept: Tensor, num_clients: int) -> tuple[float, ...]:
+def shares(weights: Array, kept: Tensor, num_clients: int) -> tuple[float, ...]:
     """Weights of the kept clients as shares of all n clients that sum to 1 (or are all 0)."""
     full = torch.zeros(num_clients, dtype=torch.float64)
-    full[kept.cpu()] = weights.detach().cpu().double()
+    full[kept.cpu()] = as_tensor(weights, name="weights", ndim=1).cpu().double()
     total = float(full.sum())
     return tuple((full / total).tolist()) if total > 0 else (0.0,) * num_clients

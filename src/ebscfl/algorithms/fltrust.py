@@ -21,6 +21,7 @@ from ebscfl.algorithms.environment import (
     shares,
 )
 from ebscfl.algorithms.initialization import single_model
+from ebscfl.arrays import as_tensor
 from ebscfl.learning.local import local_updates
 from ebscfl.rules.fltrust import fltrust
 
@@ -50,7 +51,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
             return state, RoundReport(claimed, (0.0,) * env.num_clients, clock.seconds, events=events)
         usable = uploads.updates[kept]
         result = fltrust(usable, server_update=server_update[0])
-        models = state.models + env.server.eta * result.aggregate
+        models = state.models + env.server.eta * as_tensor(result.aggregate, name="aggregate", ndim=1)
     scores = torch.zeros(env.num_clients, dtype=torch.float64)
     scores[kept.cpu()] = _cosines(usable, server_update[0]).cpu().double()
     weights = shares(result.weights, kept, env.num_clients)

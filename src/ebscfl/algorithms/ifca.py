@@ -25,7 +25,7 @@ def init(env: Environment) -> ServerState:
 def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerState, RoundReport]:
     """Clients train the model with the lowest loss; each model becomes the mean of its clients'.
 
-    ``averaging="model"`` (Option II) divides by the cluster's clients; "gradient" divides by all clients and is Option I
+    ``averaging="model"`` (Option II) divides by the cluster's clients; "gradient" by all clients and is Option I
     exactly when ``local.steps`` is 1. An empty cluster keeps its model in both.
     """
     clock = Stopwatch(env.device)

@@ -18,6 +18,7 @@ from ebscfl.algorithms.environment import (
 )
 from ebscfl.algorithms.initialization import single_model
 from ebscfl.algorithms.settings import ServerSettings
+from ebscfl.arrays import as_tensor
 from ebscfl.errors import ConfigError
 from ebscfl.rules.krum import krum
 from ebscfl.rules.median import median
@@ -49,7 +50,7 @@ def one_model(
                 events = (*events, f"{name}: {len(kept)} usable updates are too few: no step this round")
                 return state, RoundReport(claimed, (0.0,) * env.num_clients, clock.seconds, events=events)
             result = rule(env, uploads.updates[kept], kept)
-            models = state.models + env.server.eta * result.aggregate
+            models = state.models + env.server.eta * as_tensor(result.aggregate, name="aggregate", ndim=1)
             weights = shares(result.weights, kept, env.num_clients)
         return ServerState(models), RoundReport(claimed, weights, clock.seconds, events=events)
 

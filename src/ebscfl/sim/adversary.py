@@ -80,7 +80,7 @@ class UpdateAdversary:
         malformed: list[int] = []
         events: list[str] = []
         claimed = clients.clusters.tolist()
-        for cluster in sorted(set(claimed[i] for i in self.attackers)):
+        for cluster in sorted({claimed[i] for i in self.attackers}):
             # A diverged (non-finite) update is dropped by the server; it is no use to the attackers either.
             group = [i for i, own in enumerate(claimed) if own == cluster and bool(clients.updates[i].isfinite().all())]
             members = [i for i in group if i in self.attackers]
@@ -119,7 +119,7 @@ class UpdateAdversary:
         return crafted
 
     def _proxy(self, clients: ClientRound, cluster: int, members: list[int]) -> Tensor:
-        """(d,): what the server's update would be if its root set were a sample of the group's attackers' clean data."""
+        """(d,): what the server's update would be if its root set were clean samples of the group's attackers."""
         pool = torch.cat([self.clean.client_rows[i] for i in members])
         order = numpy_generator(self.root, USAGE_ATTACK, "proxy", clients.round_id, cluster).permutation(len(pool))
         held = pool[torch.from_numpy(order[: self.proxy_size]).to(pool.device)]

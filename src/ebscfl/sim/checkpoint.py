@@ -65,7 +65,7 @@ def save_checkpoint(run_dir: Path, digest: str, checkpoint: Checkpoint) -> Path:
     }
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
     buffer = io.BytesIO()
-    np.savez(buffer, header=text, **arrays)
+    np.savez(buffer, allow_pickle=False, header=text, **arrays)
     path = checkpoint_path(run_dir, checkpoint.method, checkpoint.attack)
     write_atomically(path, buffer.getvalue())
     return path

@@ -21,7 +21,8 @@ def attack_success_rate(rounds: Sequence[RoundLine], attackers: Collection[int])
     events = len(played) * len(attackers)
     if events == 0:
         return None
-    return 100.0 * sum(line["attackers_accepted"] for line in played) / events
+    accepted_events = sum(int(line["attackers_accepted"]) for line in played)
+    return 100.0 * accepted_events / events
 
 
 def accepted(weights: Sequence[float], attackers: Collection[int]) -> int:
