@@ -80,7 +80,8 @@ def make_updates(n: int, dim: int, m: int, seed: int) -> tuple[np.ndarray, np.nd
 def play(
     field: str, *, n: int = 6, dim: int = 300, m: int = 2, seed: int = 0, round_id: int = 1, **planned: object
 ) -> Round:
-    params = plan(n, dim, m, field, **{"quorum": 1, **planned})  # type: ignore[arg-type]
+    """n clients play one round; ``planned`` goes to `plan`, whose num_clients may be larger than n."""
+    params = plan(**{"num_clients": n, "dim": dim, "num_clusters": m, "field": field, "quorum": 1, **planned})
     updates, server, clusters = make_updates(n, dim, m, seed)
     row = quantize_server_updates(params, server)
     sketch = make_sketch(params, batch_seed(ROOT, 0))
