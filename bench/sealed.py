@@ -168,6 +168,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for _ in range(args.repeat):  # interleaved, so that a busy moment of the machine hits both
         plain.append(best_ms(2, lambda: plain_rfca(bench.updates, bench.clusters, bench.server)))
         server.append(best_ms(2, bench.server_pass))
+    plain_cpu = best_cpu_ms(args.repeat, lambda: plain_rfca(bench.updates, bench.clusters, bench.server))
+    server_cpu = best_cpu_ms(args.repeat, bench.server_pass)
     return {
         "clients": n,
         "dim": args.dim,
@@ -180,6 +182,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "server_ms": round(min(server), 2),
         "server_over_plain": round(min(server) / min(plain), 2),
         "server_over_plain_median": round(float(np.median(np.array(server) / np.array(plain))), 2),
+        "plain_rfca_cpu_ms": round(plain_cpu, 2),
+        "server_cpu_ms": round(server_cpu, 2),
+        "server_over_plain_cpu": round(server_cpu / plain_cpu, 2),
         "client_ms": round(bench.client_ms(best_ms), 3),
         "client_cpu_ms": round(bench.client_ms(best_cpu_ms), 3),
         "kdc_ms_per_client": round(1e3 * elapsed / n, 3),
