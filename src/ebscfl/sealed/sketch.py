@@ -12,7 +12,9 @@ a shifted copy of it covers the same large coordinates at one offset only, and 1
 window as long as the circle, two windows full of words near p/2, for which +v and -v are nearly the same word, would
 cancel at any offset.) What survives stage one large is hashed alone in stage two, and passes a row at 1 of 64. A
 table so lets a spike through with probability about 1/4096 + 1/64^2, both tables with (1/2048)^2 = 2.4e-7, whatever
-the spikes are; spikes +v, -v also need matching signs.
+the spikes are; spikes +v, -v also need matching signs. (A block of values that change slowly from neighbor to
+neighbor would fit at a few neighboring offsets; the random signs make no block slow, except where +v and -v agree,
+near 0 and p/2, and there the block's end, where large meets zero, still fits at one offset only.)
 
 The price of stage one is a little more variance: relative variance of a table 2/4096 against 2/64 of a row.
 """
