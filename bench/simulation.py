@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -121,11 +122,17 @@ def _peak(method: str, clients: int, memory_mb: int, answer: Any) -> None:
     model = make_model("cnn", MNIST, 10)
     data = random_data(clients, MNIST, "cpu")
     batches = draw_batches(data.client_rows, 1, BATCH, ROOT, rng.USAGE_BENCH, 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # start a new high-water mark
     local_updates(model, model.init(ROOT), data, batches, LocalSettings(steps=1, memory_mb=memory_mb, method=method))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The result itself grows with n; what the chunks need on top must not.
-    answer.put((after - before) / 1024 - clients * model.dim * 4 / (1 << 20))
+    answer.put(_resident("VmHWM") - before - clients * model.dim * 4 / (1 << 20))
+
+
+def _resident(field: str) -> float:
+    """MiB that Linux reports for this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 def peak_memory() -> list[dict[str, Any]]:
@@ -155,7 +162,7 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "speed": rows,
         "scaling": scaling(options.clients, options.repeat),
-        "peak_memory": peak_memory(),
+        "peak_memory": peak_memory() if sys.platform == "linux" else None,
     }
     print(json.dumps(document, indent=2))
 

@@ -22,6 +22,7 @@ from ebscfl.learning.local import (
     local_updates_sequential,
 )
 from ebscfl.learning.models import FlatModel, make_model
+from ebscfl.learning.stacked import compiled_gradients, stacked_gradients
 
 ROOT = rng.root_from_seed(3)
 
@@ -118,8 +119,8 @@ def test_results_do_not_depend_on_the_chunk(name: str, method: str, monkeypatch:
 def test_chunks_follow_the_memory_and_hold_at_least_one_client() -> None:
     model = make_model("linear", (1, 12, 12), 4)
     theta = torch.zeros(model.dim)
-    # Per client: 4 vectors of 144 * 4 + 4 entries; 8 samples of 144 inputs and 3 * (144 + 4) activations; 4 bytes.
-    per_client = 4 * (4 * 580 + 8 * (144 + 3 * 148))
+    # Per client: 4 vectors of 144 * 4 + 4 entries; 8 samples of 144 inputs and 4 * (144 + 4) activations; 4 bytes.
+    per_client = 4 * (4 * 580 + 8 * (144 + 4 * 148))
     assert chunk_size(model, 8, LocalSettings(memory_mb=1), theta) == (1 << 20) // per_client
     assert chunk_size(model, 1 << 20, LocalSettings(memory_mb=1), theta) == 1
 
@@ -224,3 +225,13 @@ def test_impossible_calls_are_refused() -> None:
         draw_batches([torch.arange(3)], 1, 4, ROOT, rng.USAGE_BATCHES, 1, ids=[4, 8])
     with pytest.raises(UsageError, match="at least 1"):
         draw_batches([torch.arange(3)], 0, 4, ROOT, rng.USAGE_BATCHES, 1)
+
+
+def test_the_function_given_to_the_compiler_equals_the_stacked_backward_pass() -> None:
+    data = hand_made(3)
+    model = make_model("cnn", (1, 12, 12), 4)
+    rows = draw_batches(data.client_rows, 1, 4, ROOT, rng.USAGE_BATCHES, 1)[:, 0]
+    named, x, y = model.layout.views(starts_of(model, 3)), data.inputs(rows), data.y[rows]
+    traced = compiled_gradients(model, False, backend="eager")(named, x, y)
+    for name, gradient in stacked_gradients(model, False, named, x, y).items():
+        torch.testing.assert_close(traced[name], gradient, rtol=0.0, atol=1e-6)

@@ -179,9 +179,9 @@ def chunk_size(model: FlatModel, batch_size: int, settings: LocalSettings, like:
     not depend on the chunk. With torch's MKL build the results were bit-equal for each chunk size tried; no library
     promises it, so the tests ask for 1e-6.
     """
-    # Parameters, gradient, step and momentum; inputs, activations, their gradients and one copy.
+    # Parameters, gradient, step and momentum; inputs; activations, their gradients and a reordered copy of each.
     parameters = (4 + (settings.momentum > 0)) * model.dim
-    floats = parameters + batch_size * (int(np.prod(model.input_shape)) + 3 * model.activations)
+    floats = parameters + batch_size * (int(np.prod(model.input_shape)) + 4 * model.activations)
     size = settings.memory_mb * MIB // (floats * like.element_size())
     if like.device.type == "cpu":
         size = min(size, CPU_CHUNK_BYTES // (model.dim * like.element_size()))
