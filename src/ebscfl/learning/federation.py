@@ -113,9 +113,13 @@ def build_federation(dataset: Dataset, partition: Partition, *, standardize: boo
 
 
 def replace_labels(data: FederatedData, client: int, labels: Tensor) -> FederatedData:
-    """``data`` with other labels on the samples of one client."""
+    """``data`` with other labels on the samples of one client; the images are shared, not copied."""
     rows = _rows_of(data, client)
-    return replace_clients(data, {client: (data.x[rows], labels)})
+    _check_samples(data, client, data.x[rows], labels)
+    y, share = data.y.clone(), data.client_label_share.clone()
+    y[rows] = labels.to(y.device)
+    share[client] = _label_share(y[rows], data.num_classes)
+    return replace(data, y=y, client_label_share=share)
 
 
 def replace_client(data: FederatedData, client: int, images: Tensor, labels: Tensor) -> FederatedData:
