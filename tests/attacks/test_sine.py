@@ -84,7 +84,7 @@ def test_scale_one_keeps_the_cosine_to_the_base_and_lowers_that_to_the_clean_upd
 
 
 # cos(c, b), s, S -> cos(m, b), cos(m, c), share of coordinates changed: the known behavior on random unit vectors of
-# 20 000 coordinates. Tolerances are what five other seeds were seen to vary by, doubled.
+# 20 000 coordinates, to two digits. Over six seeds no entry was off by more than 0.013, hence the tolerance of 0.02.
 BEHAVIOR = [
     (0.05, 6, 1e3, 0.29, -0.46, 0.26),
     (0.20, 1, 1e3, 0.20, -0.39, 0.19),
@@ -104,7 +104,7 @@ def test_known_behavior_on_random_vectors(
     c, b = pair(20_000, cosine)
     m = sine.distort(c, b, scale_dot=s, scale_norm=bound)
     assert cos(m, b) == pytest.approx(to_base, abs=0.02)
-    assert cos(m, c) == pytest.approx(to_clean, abs=0.03)
+    assert cos(m, c) == pytest.approx(to_clean, abs=0.02)
     assert float(np.mean(m != c)) == pytest.approx(changed, abs=0.02)
 
 

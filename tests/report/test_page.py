@@ -13,8 +13,9 @@ from PIL import Image
 from synthetic_run import ATTACKERS, CONFIG, METHODS, write_run
 
 from ebscfl.errors import DataError
-from ebscfl.report import load_run, write_report
-from ebscfl.report.page import MAX_COLUMNS, MAX_EVENTS, MEASURED_ON, sum_by_name, thin
+from ebscfl.report import write_report
+from ebscfl.report.figures import MAX_EVENTS
+from ebscfl.report.page import MEASURED_ON, sum_by_name
 from ebscfl.report.tables import percent, share_percent
 
 SCREENSHOT = Path(__file__).parents[2] / "scripts" / "screenshot"
@@ -250,17 +251,6 @@ def test_long_events_are_cut(tmp_path):
     rewrite(run_dir, lambda r: r | ({"events": ["dropped"] * MAX_EVENTS} if r.get("round") else {}))
     text = write_report(run_dir).read_text()
     assert f"and {MAX_EVENTS} more in metrics.jsonl" in text  # two rounds of MAX_EVENTS each
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, MAX_COLUMNS, MAX_COLUMNS + 1, 3 * MAX_COLUMNS + 2])
-def test_thin_keeps_the_last_round_and_the_limit(run_dir, count):
-    records = list(load_run(run_dir).cells[0].rounds)
-    rounds = [records[i % len(records)] for i in range(count)]
-    kept = thin(rounds)
-    assert len(kept) <= MAX_COLUMNS
-    assert kept[-1:] == rounds[-1:]
-    if count <= MAX_COLUMNS:
-        assert kept == rounds
 
 
 def test_sum_by_name():

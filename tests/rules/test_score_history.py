@@ -1,7 +1,13 @@
 """Score history on simulated cosines: honest N(0.25, 0.1), hostile N(0.10, 0.1); rates over many seeds.
 
-The bounds are twice (or half) the rates seen when the defaults were chosen; averages over SEEDS x ROUNDS x clients
-have standard errors far below that. `naive` is the same weighting without history: ReLU(score).
+Rates over 100 seeds, rounds 11 to 40, which the bounds below leave room around (`naive` is ReLU(score), no history):
+
+    clients (hostile)    hostile accepted    honest cut    hostile share of weight    naive share
+    10 (4)               0.097               0.008         0.021                      0.221
+    20 (8)               0.094               0.002         0.022                      0.224
+    50 (20)              0.149               0.001         0.034                      0.225
+
+Without hostile clients, rounds 1 to 40, clients cut by mistake: 0.045 of 6, 0.022 of 10, 0.005 of 20, 0.001 of 50.
 """
 
 from __future__ import annotations
@@ -91,7 +97,7 @@ LATE = slice(SETTLED, None)
 
 @pytest.mark.parametrize(
     ("num_clients", "num_hostile", "accepted", "share"),
-    [(10, 4, 0.12, 0.03), (20, 8, 0.10, 0.025), (50, 20, 0.2, 0.05)],
+    [(10, 4, 0.12, 0.03), (20, 8, 0.10, 0.025), (50, 20, 0.20, 0.05)],
 )
 def test_two_groups_are_told_apart(num_clients: int, num_hostile: int, accepted: float, share: float) -> None:
     traces = [play(noisy(levels(num_clients, num_hostile), seed)) for seed in range(SEEDS)]
@@ -144,6 +150,21 @@ def test_newcomers_start_small_and_do_not_move_the_cut() -> None:
     assert before.cut is not None
     # The newcomers shift the median of the round and so all of its excesses, never the gap's place between the groups.
     assert judgment.trusted.tolist() == [False] * 3 + [True] * 6 + [False]
+
+
+def test_newcomers_between_the_groups_do_not_hide_the_gap() -> None:
+    history = History()
+    settled = np.array([0.10, 0.11, 0.12, 0.30, 0.31, 0.32, 0.33, 0.34])
+    for _ in range(10):
+        history, _ = advance(history, np.arange(8), settled, SETTINGS)
+    # Five that would leave no gap wider than 0.03, and five that keep the median where it was, at 0.305.
+    crowd = np.array([0.15, 0.18, 0.21, 0.24, 0.27, 0.32, 0.33, 0.34, 0.35, 0.36])
+    ids = np.arange(8 + len(crowd))
+    _, judgment = advance(history, ids, np.append(settled, crowd), SETTINGS)
+    assert judgment.cut is not None
+    assert judgment.trusted[:8].tolist() == [False] * 3 + [True] * 5
+    everybody_settled = find_cut(np.append(settled, crowd), SETTINGS)
+    assert everybody_settled is None
 
 
 def test_when_all_are_new_the_weights_are_proportional_to_the_scores() -> None:

@@ -9,6 +9,9 @@ they share what is kept: the weights do not depend on the order of the clients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
 
 from ebscfl.arrays import Array, as_updates
@@ -59,12 +62,20 @@ def _dropped(block: torch.Tensor, ordered: torch.Tensor, trim: int) -> torch.Ten
     """(n,) how many values of each row fall to the trimming, ties shared."""
     num_rows = block.shape[0]
     low, high = ordered[trim], ordered[num_rows - trim - 1]
-    lost = (block < low).float().sum(dim=1).double() + (block > high).float().sum(dim=1).double()
+    lost = (_count(block, low, torch.lt) + _count(block, high, torch.gt)).double()
     # Only where an equal value lies on the other side of the border is the choice open.
     tied = (ordered[trim - 1] == low) | (ordered[num_rows - trim] == high)
     if bool(tied.any()):
         lost += _lost_by_tie(block[:, tied], low[tied], high[tied], trim)
     return lost
+
+
+def _count(block: torch.Tensor, border: torch.Tensor, compare: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """(n,) in how many columns ``compare(value, border)`` holds."""
+    holds = compare(block, border)
+    if holds.device.type == "cpu":
+        return torch.from_numpy(np.count_nonzero(holds.numpy(), axis=1))  # torch is far slower at summing bools
+    return holds.sum(dim=1)
 
 
 def _lost_by_tie(block: torch.Tensor, low: torch.Tensor, high: torch.Tensor, trim: int) -> torch.Tensor:
