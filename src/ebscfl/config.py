@@ -82,7 +82,7 @@ class AttackSettings:
         for name in self.options:
             if name not in ATTACKS:
                 raise ConfigError(
-                    f"{name}: unknown key or attack; {nearest(name, [*ATTACKS, 'fraction', 'placement'])}"
+                    f"attack.{name}: unknown key or attack; {nearest(name, [*ATTACKS, 'fraction', 'placement'])}"
                 )
 
 
