@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import UsageError, VerificationError
-from ebscfl.linalg import F64
+from ebscfl.linalg import F64, Real, join
 from ebscfl.paper import compressed, naive, srfc
 from ebscfl.paper.keys import ClientKey, ClientRoundKey, DenseScoringKey, ServerKey, ServerRoundKey
 from ebscfl.paper.parameters import PaperParameters
@@ -109,8 +109,8 @@ def tag_tolerance(verification_key: F64) -> float:
     return TAG_SLACK * float(np.finfo(np.float64).eps) * float(np.sqrt(flat.size * SQUARED_NORM)) * length
 
 
-def score(params: PaperParameters, server_key: ServerKey, client: int, delta: F64) -> F64:
-    """Server: alpha_i, (q, q), which hides the cosine of the client's update with its cluster's server update."""
+def score(params: PaperParameters, server_key: ServerKey, client: int, delta: F64) -> Real:
+    """Server: alpha_i, (q, q) float64 or longdouble: it hides the cosine of the update with its server update."""
     key = server_key.scoring_key
     group = params.group_of(client)
     if isinstance(key, DenseScoringKey):
@@ -118,25 +118,25 @@ def score(params: PaperParameters, server_key: ServerKey, client: int, delta: F6
     return compressed.factored_score(key, group, delta)
 
 
-def relu_sum(params: PaperParameters, server_key: ServerKey, alphas: Sequence[F64] | F64) -> ReluSum:
+def relu_sum(params: PaperParameters, server_key: ServerKey, alphas: Sequence[Real] | Real) -> ReluSum:
     """Server: the encoded sum of ReLU(w_i) of all n clients and, by the trace, its value."""
-    stacked = np.asarray(alphas)
+    stacked = np.asarray(alphas, dtype=np.longdouble)
     if stacked.shape[:1] != (params.num_clients,):
         raise UsageError(f"the sum is over all {params.num_clients} clients, got {stacked.shape[0]} scores")
     keys = relu_keys(server_key)
     encoded = srfc.relu_encode(keys, params.by_slot(stacked))
     # In one group the zeta_i do not cancel; their traces do over all groups.
     total = float(srfc.relu_decode(encoded, keys.sum_basis).sum())
-    return ReluSum(encoded=encoded, total_weight=total)
+    return ReluSum(encoded=encoded.astype(np.float64), total_weight=total)
 
 
 def relu_keys(server_key: ServerKey) -> srfc.ReluKeys:
-    """The SRFC part of the server's key."""
+    """The SRFC part of the server's key, in longdouble."""
     return srfc.ReluKeys(
-        sum_basis=server_key.sum_basis,
-        relu_key_1=server_key.relu_key_1,
-        relu_key_2=server_key.relu_key_2,
-        relu_key_3=server_key.relu_key_3,
+        sum_basis=join(server_key.sum_basis),
+        relu_key_1=join(server_key.relu_key_1),
+        relu_key_2=join(server_key.relu_key_2),
+        relu_key_3=join(server_key.relu_key_3),
     )
 
 
