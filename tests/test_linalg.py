@@ -54,7 +54,9 @@ def test_zero_sum_unit_rows_equal_the_loop_on_the_rows_themselves():
     assert np.abs(fast - rows).max() < 1e-11
 
 
-@pytest.mark.parametrize(("count", "dim", "message"), [(1, 5, "at least 2"), (3, 1, "even number"), (4, 0, "dimension")])
+@pytest.mark.parametrize(
+    ("count", "dim", "message"), [(1, 5, "at least 2"), (3, 1, "even number"), (4, 0, "dimension")]
+)
 def test_impossible_zero_sums_are_errors(count, dim, message):
     with pytest.raises(UsageError, match=message):
         linalg.zero_sum_unit_rows(stream(), count=count, dim=dim)
@@ -90,7 +92,7 @@ def test_traceless_matrices_are_invertible(size):
         matrix = linalg.traceless_invertible(stream(seed), size=size)
         assert abs(np.trace(matrix)) < 1e-14 * size
         values = np.linalg.svd(matrix, compute_uv=False)
-        assert 0.5 - 1e-12 <= values[-1]
+        assert values[-1] >= 0.5 - 1e-12
         assert values[0] <= 2.0 + 1e-12
 
 
@@ -104,7 +106,9 @@ def test_a_traceless_number_is_not_invertible():
 def test_zero_sum_matrices_sum_and_invert(count, size, with_total):
     total = 0.25 * np.eye(size) if with_total else None
     condition = 64.0 * size
-    matrices, inverses = linalg.zero_sum_matrices(stream(count), count=count, size=size, condition=condition, total=total)
+    matrices, inverses = linalg.zero_sum_matrices(
+        stream(count), count=count, size=size, condition=condition, total=total
+    )
     assert np.abs(matrices.sum(axis=0) - (total if with_total else 0.0)).max() < 1e-14
     assert np.linalg.cond(matrices).max() <= condition
     assert np.abs(matrices @ inverses - np.eye(size)).max() < 1e-10

@@ -34,7 +34,9 @@ class Space:
         return [skt.transform(chi, self.keys[i]) for i, chi in enumerate(self.encode(values))]
 
 
-@pytest.mark.parametrize(("converse", "slots"), [((0, 1, 2, 3), 4), ((3, 0, 1, 2), 4), ((0, 0, 1, 1), 2), ((0,) * 4, 1)])
+@pytest.mark.parametrize(
+    ("converse", "slots"), [((0, 1, 2, 3), 4), ((3, 0, 1, 2), 4), ((0, 0, 1, 1), 2), ((0,) * 4, 1)]
+)
 def test_transformed_encodings_are_the_new_ones_plus_fresh_masks(converse, slots):
     space = Space(1, converse, slots=slots)
     values = SecretStream(root_from_seed(2), USAGE_BENCH).normal((N, P, P))

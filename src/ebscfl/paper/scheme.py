@@ -58,7 +58,8 @@ def encode(
     if not 0 <= cluster < params.num_clusters:
         raise UsageError(f"cluster must be between 0 and {params.num_clusters - 1}, not {cluster}")
     values = np.ascontiguousarray(update, dtype=np.float64)
-    square = float(np.dot(values, values))
+    with np.errstate(over="ignore"):
+        square = float(np.dot(values, values))
     if not np.isfinite(square) or square == 0.0:
         raise UsageError("the update is zero, not finite, or too long to be squared: it cannot be scaled to length one")
     s, t = params.num_segments, params.segment_len
@@ -85,7 +86,8 @@ def verify(params: PaperParameters, server_key: ServerKey, round_key: ServerRoun
             culprits=[client],
         )
     flat = delta.reshape(-1)
-    square = float(np.dot(flat, flat))
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(flat, flat))
     if not abs(square - SQUARED_NORM) <= NORM_TOLERANCE:
         raise VerificationError(
             f"client {client}: the upload has squared length {square:.12g}, not {SQUARED_NORM:g}: not a unit update "
