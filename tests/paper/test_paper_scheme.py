@@ -25,7 +25,7 @@ def test_a_round_equals_plain_rfca(name, seed):
     assert total == pytest.approx(weight, rel=1e-10)
 
 
-@pytest.mark.parametrize(("dim", "seeds"), [(40, 40), (300, 30), (2000, 20)])
+@pytest.mark.parametrize(("dim", "seeds"), [(40, 25), (300, 20), (2000, 12)])
 def test_error_bound_over_many_seeds(dim, seeds):
     # Updates that have nothing to do with the server updates are the hard case: cosines are around 1 / sqrt(dim), and
     # rounding reaches a weight as eps_eff / |cosine|.
@@ -124,7 +124,7 @@ def test_honest_uploads_stay_far_from_the_tolerance():
             for i, upload in enumerate(done.uploads):
                 key = done.server_key.verification_key[i].reshape(-1)
                 error = abs(key @ upload.reshape(-1) - done.round_keys.server.tags[i])
-                assert error < tag_tolerance(key) / 8
+                assert error < tag_tolerance(params) / 8
                 assert abs(np.sum(upload**2) - 3.0) < 1e-11
 
 
