@@ -23,10 +23,17 @@ def test_masks_have_unit_length_over_all_clusters_and_segments(name):
 
 
 def test_the_printed_mask_norm_would_give_another_length():
-    # |R''_ij| = 1 for each of m clusters makes |delta|^2 = 2 + m: 3 only for a single cluster.
+    # |R''_ij| = 1 for each of m clusters makes |delta|^2 = 1 + m + 1: 3 only for a single cluster.
     done = Round(SMALL["three clusters, padded"])
-    assert [round(float(np.sum(u**2)), 9) for u in done.uploads] == [3.0] * 4
-    assert 2 + done.params.num_clusters != 3
+    params, kept, i = done.params, done.dealt.secret, 1
+    assert np.sum(done.uploads[i] ** 2) == pytest.approx(3.0, abs=1e-11)
+    block = kept.update_basis[params.group_of(i), params.group_size + params.slot_of(i)]
+    dealt_part = done.round_keys.client[i].mask @ block.T  # R''_i A
+    by_cluster = dealt_part @ np.swapaxes(kept.cluster_basis, 1, 2)  # (m, s, t), R''_ij
+    scale = 1.0 / np.linalg.norm(by_cluster, axis=(1, 2))[:, None, None]
+    printed = (scale * by_cluster @ kept.cluster_basis).sum(axis=0)
+    upload = done.uploads[i] + (printed - dealt_part) @ block
+    assert np.sum(upload**2) == pytest.approx(2.0 + params.num_clusters, abs=1e-11)
 
 
 def test_refresh_changes_masks_and_tags_and_nothing_else():
