@@ -1,8 +1,8 @@
 """The seam between RFCA and whoever computes its aggregate: plain arithmetic here, or the roles of a protocol.
 
-``direct`` is the rule itself on the device that trains; everything else plays the three roles of `ebscfl.protocol`, on
-the same updates, and must give the same function. Scores and weights for the metrics come from the rule in every case: a
-simulation may know what the server of a private protocol may not.
+``direct`` is the rule itself on the device that trains; everything else plays the three roles of `ebscfl.protocol`,
+on the same updates, and must give the same function. Scores and weights for the metrics come from the rule in every
+case: a simulation may know what the server of a private protocol may not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebscfl.arrays import as_tensor
 from ebscfl.errors import RoundAborted
 from ebscfl.rng import USAGE_ROLE, derive, numpy_generator
 from ebscfl.rules.rfca import rfca
@@ -53,7 +54,11 @@ def aggregate_directly(
 ) -> ClusteredOutcome:
     """Weigh (k, d) updates by their trust and sum them per cluster, in the clear."""
     result = rfca(updates, clusters=clusters, server_updates=server_updates, normalize=normalize)
-    return ClusteredOutcome(result.aggregates, result.weights, result.scores, result.cluster_weight)
+    aggregates, weights, scores, cluster_weight = (
+        as_tensor(part, name="result", ndim=part.ndim)
+        for part in (result.aggregates, result.weights, result.scores, result.cluster_weight)
+    )
+    return ClusteredOutcome(aggregates, weights, scores, cluster_weight)
 
 
 def normalization(protocol: str, asked: str) -> str:
@@ -70,6 +75,7 @@ class ProtocolAggregator:
         self._root = derive(root, USAGE_ROLE, "session", protocol)
         self._options = dict(options or {})
         self._session: Session | None = None
+        self._spent = 0.0
 
     def __call__(
         self,
@@ -113,7 +119,8 @@ class ProtocolAggregator:
         events += [f"{who}: {why}" for who, why in sorted(result.culprits.items())]
         if result.restarts:
             events.append(f"the round was restarted {result.restarts} times")
-        spent = float(result.details.get("epsilon_spent", 0.0))
+        spent, before = float(result.details.get("epsilon_spent", 0.0)), self._spent
+        self._spent = spent
         return ClusteredOutcome(
             torch.as_tensor(result.aggregates, dtype=direct.aggregates.dtype, device=updates.device),
             direct.weights,
@@ -122,7 +129,9 @@ class ProtocolAggregator:
             (*events, *result.events),
             result.bytes_by_message,
             {name: result.seconds[name] for name in ("kdc", "server", "clients", "codec")},
-            {"epsilon_total": spent, "delta": float(self._options["delta"])} if spent > 0 else None,
+            {"epsilon": spent - before, "epsilon_total": spent, "delta": float(self._options["delta"])}
+            if spent
+            else None,
         )
 
     def _open(self, updates: Tensor, server_updates: Tensor, normalize: str) -> Session:
