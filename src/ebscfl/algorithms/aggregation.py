@@ -27,6 +27,8 @@ DIRECT = "direct"
 PROTOCOLS = (DIRECT, "plain", "paper", "paper-naive", "sealed")
 GLOBAL_ONLY = ("paper", "paper-naive")
 """Protocols that reveal one total weight, so they cannot divide each cluster by its own."""
+SET_UP_MESSAGES = frozenset({"EnrolRequest", "Enrolment", "ClientKeyPackage", "ServerKeyPackage"})
+"""Sent once a run (and again by a resumed one), so not part of what a round costs."""
 ATTEMPTS_PER_ROUND = 64
 """Protocol rounds set aside for one training round: a restart takes the next id, a resumed run starts at the same."""
 
@@ -127,7 +129,7 @@ class ProtocolAggregator:
             direct.scores,
             direct.cluster_weight,
             (*events, *result.events),
-            result.bytes_by_message,
+            {name: size for name, size in result.bytes_by_message.items() if name not in SET_UP_MESSAGES},
             {name: result.seconds[name] for name in ("kdc", "server", "clients", "codec")},
             {"epsilon": spent - before, "epsilon_total": spent, "delta": float(self._options["delta"])}
             if spent
