@@ -186,14 +186,15 @@ def wrap_tables(tables: Any, buckets: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def add_slot(slot: Words, kappa: int, c: Words, t: Words) -> None:
-    """c += slot and t += kappa * slot, in place on one slot of the pads."""
+def add_slot(slot: npt.NDArray[np.int64], kappa: int, c: Words, t: Words) -> None:
+    """c += slot and t += kappa * slot, in place on one slot of the pads; slot holds integers of size at most p/2."""
     factor = np.uint64(kappa)
     for i in range(slot.size):
-        z = np.uint32(c[i] + slot[i])
+        word = np.uint32(slot[i] + (np.int64(0x7FFFFFFF) & (slot[i] >> np.int64(63))))
+        z = np.uint32(c[i] + word)
         less = np.uint32(z - _P32)
         c[i] = z if z < less else less
-        w = factor * np.uint64(slot[i]) + np.uint64(t[i])
+        w = factor * np.uint64(word) + np.uint64(t[i])
         w = (w & _P) + (w >> _SHIFT)
         w = (w & _P) + (w >> _SHIFT)
         low = np.uint32(w)

@@ -180,9 +180,10 @@ def wrap_tables(tables: Any, buckets: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def add_slot(slot: Words, kappa: int, c: Words, t: Words) -> None:
-    """c += slot and t += kappa * slot, in place on one slot of the pads."""
+def add_slot(slot: npt.NDArray[np.int64], kappa: int, c: Words, t: Words) -> None:
+    """c += slot and t += kappa * slot, in place on one slot of the pads; slot holds integers of size at most p/2."""
     factor = np.uint64(kappa)
     for i in range(slot.size):
-        c[i] = _plus(c[i], slot[i])
-        t[i] = _plus(t[i], _times(factor, slot[i]))
+        word = np.uint64(slot[i] + (np.int64((1 << 61) - 1) & (slot[i] >> np.int64(63))))
+        c[i] = _plus(c[i], word)
+        t[i] = _plus(t[i], _times(factor, word))
