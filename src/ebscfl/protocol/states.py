@@ -36,6 +36,7 @@ class Step(enum.Enum):
     ENCODE = "encode"
     CLOSE_UPLOADS = "close_uploads"
     FINISH_ROUND = "finish_round"
+    RESUME_RELEASE = "resume_release"
     ABANDON = "abandon"
     CATCH = "catch"
 
@@ -69,6 +70,7 @@ _PAPER_SERVER: Table = {
     **_SERVER_COMMON,
     (S.IDLE, "start_round"): S.AWAITING_KEYS,
     (S.DONE, "start_round"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "abandon"): S.IDLE,
     (S.AWAITING_KEYS, "ServerKeyPackage"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "ScoringKey"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "DenseScoringKey"): S.AWAITING_KEYS,
@@ -95,14 +97,19 @@ _PAPER_KDC: Table = {
 
 _SEALED_SERVER: Table = {
     **_SERVER_COMMON,
-    (S.IDLE, "start_round"): S.COLLECTING,
-    (S.DONE, "start_round"): S.COLLECTING,
-    (S.COLLECTING, "RoundOpened"): S.COLLECTING,
+    (S.IDLE, "start_round"): S.AWAITING_KEYS,
+    (S.DONE, "start_round"): S.AWAITING_KEYS,
+    (S.IDLE, "resume_release"): S.RELEASING,  # after a crash between the request and the release
+    (S.AWAITING_KEYS, "RoundOpened"): S.COLLECTING,
+    (S.AWAITING_KEYS, "Refusal"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "abandon"): S.IDLE,
+    (S.COLLECTING, "RoundOpened"): S.COLLECTING,  # asked twice, answered twice
     (S.COLLECTING, "SealedUpload"): S.COLLECTING,
     (S.RESENDING, "SealedUpload"): S.RESENDING,
     (S.COLLECTING, "ScoreAnswer"): S.COLLECTING,
     (S.RESENDING, "ScoreAnswer"): S.RESENDING,
     (S.CLOSED, "ScoreAnswer"): S.CLOSED,
+    (S.RELEASING, "ScoreAnswer"): S.RELEASING,  # a repeated answer that took its time
     (S.COLLECTING, "Refusal"): S.COLLECTING,
     (S.RESENDING, "Refusal"): S.RESENDING,
     (S.CLOSED, "Refusal"): S.CLOSED,
@@ -113,7 +120,9 @@ _SEALED_SERVER: Table = {
 }
 _SEALED_CLIENT: Table = {
     (S.IDLE, "enrol"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "enrol"): S.AWAITING_KEYS,  # the answer was lost
     (S.AWAITING_KEYS, "Enrolment"): S.READY,
+    (S.READY, "Enrolment"): S.READY,
     (S.AWAITING_KEYS, "Refusal"): S.IDLE,
     (S.READY, "encode"): S.SENT,
     (S.SENT, "encode"): S.SENT,
