@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import UsageError
-from ebscfl.protocol.wire import REAL, U8, U32, U64, Array, Blob, Items, Text, wire
+from ebscfl.protocol.wire import REAL, U32, U64, Array, Blob, Items, Text, wire
 
 Float64s = npt.NDArray[np.float64]
 Float32s = npt.NDArray[np.float32]
+Words32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -241,54 +242,67 @@ class Commitment(Message):
 
     code: ClassVar[int] = 66
     round_id: int = wire(U64)
-    rows: npt.NDArray[np.int64] = wire(Array("i8", 2))  # (m, l)
+    row: npt.NDArray[np.int32] = wire(Array("i4", 1))  # (m (l + 1),) count coordinates zero
 
 
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedUpload(Message):
-    """Client to server: c = x + r and t = kappa x + b, field elements as little-endian words."""
+    """Client to server: c = x + r, t = kappa x + b and the second tag of the counts, as little-endian 32-bit words.
+
+    A field element is one word, two for 2^61 - 1.
+    """
 
     code: ClassVar[int] = 67
     round_id: int = wire(U64)
-    masked: npt.NDArray[np.uint32] = wire(Array("u4", 1))  # m (l + 1) elements: one word each, two for 2^61 - 1
-    tag: npt.NDArray[np.uint32] = wire(Array("u4", 1))
+    words: Words32 = wire(Array("u4", 2))  # (2, m (l + 1) elements)
+    guard: Words32 = wire(Array("u4", 1))  # (m elements)
+
+
+@register
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundOpened(Message):
+    """Key centre to server: the round is open; the seeds of its norm sketches derive from this key."""
+
+    code: ClassVar[int] = 68
+    round_id: int = wire(U64)
+    sketch_key: bytes = wire(Blob(exact=32))
 
 
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreRequest(Message):
-    """Server to key centre: products of one upload with G, the counts and a fresh sketch."""
+    """Server to key centre: products of a batch of uploads with G, the counts and the batch's sketch."""
 
-    code: ClassVar[int] = 68
+    code: ClassVar[int] = 69
     round_id: int = wire(U64)
-    client: int = wire(U32)
-    sketch_seed: bytes = wire(Blob(exact=32))
-    products: npt.NDArray[np.uint64] = wire(Array("u8", 2))  # (2, rows): of c and of t
+    batch: int = wire(U32)
+    clients: tuple[int, ...] = wire(Items(U32))
+    products: Words32 = wire(Array("u4", 3))  # (clients, 2, 258 elements)
 
 
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreAnswer(Message):
-    """Key centre to server: the masked weight of one upload, or why it is refused."""
+    """Key centre to server: the masked weights of a batch, or why an upload is refused (empty: it is not)."""
 
-    code: ClassVar[int] = 69
+    code: ClassVar[int] = 70
     round_id: int = wire(U64)
-    client: int = wire(U32)
-    accepted: int = wire(U8)
-    alpha: int = wire(U64)
-    reason: str = wire(Text(512))
+    batch: int = wire(U32)
+    clients: tuple[int, ...] = wire(Items(U32))
+    answers: npt.NDArray[np.uint64] = wire(Array("u8", 2))  # (clients, 2) alpha and its guard; zero where refused
+    refusals: tuple[str, ...] = wire(Items(Text(64)))  # one a client
 
 
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class ReleaseRequest(Message):
-    """Server to key centre: the set it has added, and the masked count coordinate of every slot."""
+    """Server to key centre: the set it has added, and its sums at the count coordinates."""
 
-    code: ClassVar[int] = 70
+    code: ClassVar[int] = 71
     round_id: int = wire(U64)
     included: tuple[int, ...] = wire(Items(U32))
-    masked_counts: npt.NDArray[np.uint64] = wire(Array("u8", 1))  # (m,)
+    opening: Words32 = wire(Array("u4", 2))  # (2, m elements)
 
 
 @register
@@ -296,8 +310,8 @@ class ReleaseRequest(Message):
 class Release(Message):
     """Key centre to server, once a round: the sum of masks on every slot that carries enough weight."""
 
-    code: ClassVar[int] = 71
+    code: ClassVar[int] = 72
     round_id: int = wire(U64)
     slots: npt.NDArray[np.uint8] = wire(Array("u1", 1))  # (m,) one where the slot is released
-    pad_sum: npt.NDArray[np.uint32] = wire(Array("u4", 1))  # words, zero on withheld slots
-    noise_scale: float = wire(REAL)  # standard deviation of the noise inside, in update units; 0 without DP
+    pad_sum: Words32 = wire(Array("u4", 1))  # (m (l + 1) elements), zero on withheld slots
+    epsilon_spent: float = wire(REAL)  # over the run so far; 0 without differential privacy

@@ -31,6 +31,9 @@ _ALL = (
     ProtocolInfo(
         "paper-naive", "ebscfl.protocol.paper", "EBS-CFL, naive; a curious server undoes it", False, ("global",)
     ),
+    ProtocolInfo(
+        "sealed", "ebscfl.protocol.sealed", "private: the server learns the sums only", True, ("cluster", "global")
+    ),
 )
 PROTOCOLS: dict[str, ProtocolInfo] = {info.name: info for info in _ALL}
 

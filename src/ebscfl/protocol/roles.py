@@ -175,6 +175,7 @@ class ServerRole(RoleMachine):
         self.expected: tuple[int, ...] = ()
         self.accepted: set[int] = set()
         self.rejected: set[int] = set()  # judged for good: asking again would need a second key
+        self.waiting: set[int] = set()  # received, the verdict is still on its way
         self.refusal: str | None = None
         self.events: list[str] = []
         self.outcome: Outcome | None = None
@@ -183,7 +184,7 @@ class ServerRole(RoleMachine):
         """Open round ``round_id`` (never used before) for ``clients``."""
         self.advance(Step.START_ROUND)
         self.round_id, self.expected = round_id, tuple(clients)
-        self.accepted, self.rejected, self.events, self.outcome = set(), set(), [], None
+        self.accepted, self.rejected, self.waiting, self.events, self.outcome = set(), set(), set(), [], None
         self.culprits, self.refusal = {}, None
         return self.open_round(server_updates)
 
@@ -197,7 +198,7 @@ class ServerRole(RoleMachine):
             raise SequenceError(f"{sender} takes no part in round {self.round_id}", culprits=(sender,))
         if round_id != self.round_id:
             raise SequenceError(f"upload for round {round_id} in round {self.round_id}", culprits=(sender,))
-        if sender.client in self.accepted or sender.client in self.rejected:
+        if sender.client in self.accepted | self.rejected | self.waiting:
             raise SequenceError(f"second upload of {sender} in round {round_id}", culprits=(sender,))
         return sender.client
 
@@ -206,22 +207,23 @@ class ServerRole(RoleMachine):
         """Expected clients without an accepted upload."""
         return tuple(i for i in self.expected if i not in self.accepted)
 
+    def flush(self) -> list[Outgoing]:
+        """Send on what is still held back (uploads that wait for a batch to fill)."""
+        return []
+
     def close_uploads(self) -> list[Outgoing]:
         """First call: ask those who failed or stayed silent once more. Second call: no more uploads."""
         asking = self.state is State.COLLECTING
         self.advance(Step.CLOSE_UPLOADS)
-        if not asking:
-            for client in self.missing:
-                self.culprits.setdefault(client_address(client), "no valid upload")
-            return []
-        return [
-            Outgoing(
-                client_address(i),
-                ResendRequest(self.round_id, self.culprits.get(client_address(i), "no upload arrived")),
-            )
-            for i in self.missing
-            if i not in self.rejected
-        ]
+        outgoing = self.flush()
+        silent = [i for i in self.missing if i not in self.rejected | self.waiting]
+        for client in silent:
+            reason = self.culprits.get(client_address(client), "no valid upload arrived")
+            if asking:
+                outgoing.append(Outgoing(client_address(client), ResendRequest(self.round_id, reason)))
+            else:
+                self.culprits[client_address(client)] = reason
+        return outgoing
 
     @property
     def needs_restart(self) -> bool:

@@ -97,6 +97,7 @@ _SEALED_SERVER: Table = {
     **_SERVER_COMMON,
     (S.IDLE, "start_round"): S.COLLECTING,
     (S.DONE, "start_round"): S.COLLECTING,
+    (S.COLLECTING, "RoundOpened"): S.COLLECTING,
     (S.COLLECTING, "SealedUpload"): S.COLLECTING,
     (S.RESENDING, "SealedUpload"): S.RESENDING,
     (S.COLLECTING, "ScoreAnswer"): S.COLLECTING,

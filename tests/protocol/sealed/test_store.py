@@ -10,7 +10,8 @@ import pytest
 from ebscfl.errors import DataError, SequenceError
 from ebscfl.protocol.sealed.store import Answer, KdcStore, MemoryStore, SqliteStore
 
-ANSWER = Answer(3, True, "", 2**61 - 2, 40, b"d" * 32, 0.25)
+ANSWER = Answer(3, True, "", 2**61 - 2, 7, 40, b"d" * 32, 0.25)
+OTHER = Answer(4, False, "norm", 0, 0, 0, b"d" * 32, -0.5)
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite-reopened"])
@@ -46,13 +47,15 @@ def test_round_ids_only_grow(store: KdcStore) -> None:
 
 def test_a_key_is_answered_once(store: KdcStore) -> None:
     store.open_round(1, (3, 4))
-    store.record_answer(1, ANSWER)
+    store.record_answers(1, [ANSWER], bar={})
     with pytest.raises(SequenceError):
-        store.record_answer(1, ANSWER)
-    assert store.answers(1) == {3: ANSWER}
+        store.record_answers(1, [OTHER, ANSWER], bar={4: "tag"})
+    assert store.answers(1) == {3: ANSWER}  # all or nothing
+    assert store.barred() == {}
     assert store.answers(2) == {}
     store.open_round(2, (3, 4))
-    store.record_answer(2, ANSWER)
+    store.record_answers(2, [ANSWER, OTHER], bar={})
+    assert store.answers(2) == {3: ANSWER, 4: OTHER}
 
 
 def test_a_round_is_released_once(store: KdcStore) -> None:
@@ -68,8 +71,9 @@ def test_a_round_is_released_once(store: KdcStore) -> None:
 def test_bars_and_the_halt_stay(store: KdcStore) -> None:
     assert store.barred() == {}
     assert store.halted() is None
-    store.bar(2, "tag")
-    store.bar(2, "later reason")
+    store.open_round(1, (2,))
+    store.record_answers(1, [], bar={2: "tag"})
+    store.record_answers(1, [], bar={2: "later reason"})
     store.halt("lied")
     store.halt("later reason")
     assert store.barred() == {2: "tag"}
@@ -97,9 +101,8 @@ def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     store.enrol(1, b"p" * 32, b"m" * 32)
     store.commit_updates(b"G")
     store.open_round(1, (1, 3))
-    store.record_answer(1, ANSWER)
+    store.record_answers(1, [ANSWER], bar={1: "tag"})
     store.release(1, (3,))
-    store.bar(1, "tag")
     store.halt("lied")
     store.close()
     again = SqliteStore(path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class Answer:
     accepted: bool
     reason: str
     alpha: int
+    guard_alpha: int
     rho: int
     request_digest: bytes
     score: float
@@ -68,8 +69,8 @@ class KdcStore(ABC):
         """The newest round and its clients; (-1, ()) before the first."""
 
     @abstractmethod
-    def record_answer(self, round_id: int, answer: Answer) -> None:
-        """Use up the key of (round, client)."""
+    def record_answers(self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str]) -> None:
+        """Use up the keys of (round, client) and bar clients, all or nothing."""
 
     @abstractmethod
     def answers(self, round_id: int) -> dict[int, Answer]:
@@ -82,10 +83,6 @@ class KdcStore(ABC):
     @abstractmethod
     def released(self, round_id: int) -> tuple[int, ...] | None:
         """The set a round was released with, or None."""
-
-    @abstractmethod
-    def bar(self, client: int, reason: str) -> None:
-        """Serve this client's uploads no more."""
 
     @abstractmethod
     def barred(self) -> dict[int, str]:
@@ -158,11 +155,13 @@ class MemoryStore(KdcStore):
         newest = max(self._rounds, default=-1)
         return newest, self._rounds.get(newest, ())
 
-    def record_answer(self, round_id: int, answer: Answer) -> None:
+    def record_answers(self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str]) -> None:
         of_round = self._answers.setdefault(round_id, {})
-        if answer.client in of_round:
-            raise SequenceError(f"the key of client {answer.client} in round {round_id} is used")
-        of_round[answer.client] = answer
+        if used := [answer.client for answer in answers if answer.client in of_round]:
+            raise SequenceError(f"the keys of clients {used} in round {round_id} are used")
+        of_round.update({answer.client: answer for answer in answers})
+        for client, reason in bar.items():
+            self._barred.setdefault(client, reason)
 
     def answers(self, round_id: int) -> dict[int, Answer]:
         return dict(self._answers.get(round_id, {}))
@@ -174,9 +173,6 @@ class MemoryStore(KdcStore):
 
     def released(self, round_id: int) -> tuple[int, ...] | None:
         return self._released.get(round_id)
-
-    def bar(self, client: int, reason: str) -> None:
-        self._barred.setdefault(client, reason)
 
     def barred(self) -> dict[int, str]:
         return dict(self._barred)
@@ -200,7 +196,8 @@ CREATE TABLE IF NOT EXISTS clients (client INTEGER PRIMARY KEY, public_key BLOB 
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, clients TEXT NOT NULL, released TEXT);
 CREATE TABLE IF NOT EXISTS answers (
     round INTEGER NOT NULL, client INTEGER NOT NULL, accepted INTEGER NOT NULL, reason TEXT NOT NULL,
-    alpha TEXT NOT NULL, rho TEXT NOT NULL, digest BLOB NOT NULL, score REAL NOT NULL, PRIMARY KEY (round, client));
+    alpha TEXT NOT NULL, guard TEXT NOT NULL, rho TEXT NOT NULL, digest BLOB NOT NULL, score REAL,
+    PRIMARY KEY (round, client));
 CREATE TABLE IF NOT EXISTS barred (client INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 """
 
@@ -263,23 +260,41 @@ class SqliteStore(KdcStore):
         row = self._db.execute("SELECT round, clients FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
         return (-1, ()) if row is None else (int(row[0]), tuple(json.loads(row[1])))
 
-    def record_answer(self, round_id: int, answer: Answer) -> None:
-        row = (
-            round_id, answer.client, int(answer.accepted), answer.reason, str(answer.alpha), str(answer.rho),
-            answer.request_digest, answer.score,
-        )  # fmt: skip
+    def record_answers(self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str]) -> None:
+        rows = [
+            (
+                round_id, a.client, int(a.accepted), a.reason, str(a.alpha), str(a.guard_alpha), str(a.rho),
+                a.request_digest, a.score,
+            )
+            for a in answers
+        ]  # fmt: skip
         try:
-            self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany("INSERT OR IGNORE INTO barred VALUES (?, ?)", list(bar.items()))
+            self._db.execute("COMMIT")
         except sqlite3.IntegrityError as error:
-            raise SequenceError(f"the key of client {answer.client} in round {round_id} is used") from error
+            self._db.execute("ROLLBACK")
+            used = [a.client for a in answers]
+            raise SequenceError(f"keys of clients {used} in round {round_id} are used") from error
 
     def answers(self, round_id: int) -> dict[int, Answer]:
         rows = self._db.execute(
-            "SELECT client, accepted, reason, alpha, rho, digest, score FROM answers WHERE round = ?", (round_id,)
+            "SELECT client, accepted, reason, alpha, guard, rho, digest, score FROM answers WHERE round = ?",
+            (round_id,),
         )
         return {
-            int(c): Answer(int(c), bool(ok), str(why), int(alpha), int(rho), bytes(digest), float(score))
-            for c, ok, why, alpha, rho, digest, score in rows
+            int(c): Answer(
+                int(c),
+                bool(ok),
+                str(why),
+                int(alpha),
+                int(guard),
+                int(rho),
+                bytes(digest),
+                float("nan") if score is None else float(score),
+            )
+            for c, ok, why, alpha, guard, rho, digest, score in rows
         }
 
     def release(self, round_id: int, included: Sequence[int]) -> None:
@@ -293,9 +308,6 @@ class SqliteStore(KdcStore):
     def released(self, round_id: int) -> tuple[int, ...] | None:
         row = self._db.execute("SELECT released FROM rounds WHERE round = ?", (round_id,)).fetchone()
         return None if row is None or row[0] is None else tuple(json.loads(row[0]))
-
-    def bar(self, client: int, reason: str) -> None:
-        self._db.execute("INSERT OR IGNORE INTO barred VALUES (?, ?)", (client, reason))
 
     def barred(self) -> dict[int, str]:
         return {int(c): str(why) for c, why in self._db.execute("SELECT client, reason FROM barred")}
