@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ebscfl import rng
 from ebscfl.audit.views import Estimate, Floats, OwnRound, View
@@ -77,16 +76,21 @@ class Finding:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def example_truth(num_clients: int, num_clusters: int, dim: int, root: bytes, index: int = 0) -> Truth:
+def example_truth(
+    num_clients: int, num_clusters: int, dim: int, root: bytes, index: int = 0, *, opposed: float = 0.0
+) -> Truth:
     """Unit updates that agree with their cluster's server update (cosine about 0.45), clusters drawn at random.
 
     The server updates and the clusters do not depend on ``index``, the clients' updates do: the rounds of one run.
+    A share ``opposed`` of the clients, others in every round, points the other way and earns no trust.
     """
     draw = rng.numpy_generator(root, rng.USAGE_AUDIT, "run")
     server = unit_rows(draw.standard_normal((num_clusters, dim)))
     clusters = tuple(int(k) for k in draw.integers(0, num_clusters, num_clients))
-    noise = unit_rows(rng.numpy_generator(root, rng.USAGE_AUDIT, "round", index).standard_normal((num_clients, dim)))
-    return Truth(unit_rows(noise + AGREEMENT * server[list(clusters)]), clusters, server)
+    fresh = rng.numpy_generator(root, rng.USAGE_AUDIT, "round", index)
+    noise = unit_rows(fresh.standard_normal((num_clients, dim)))
+    sign = np.where(fresh.random(num_clients) < opposed, -1.0, 1.0)
+    return Truth(unit_rows(noise + (AGREEMENT * sign)[:, None] * server[list(clusters)]), clusters, server)
 
 
 def play(
@@ -134,11 +138,13 @@ def server_view(record: Record, corrupt: Sequence[int] = ()) -> View:
 
 def kdc_view(record: Record) -> View:
     """What the key center knows: what the server sends it, and its own root, from which every key follows."""
+    sealed = record.setup.protocol == "sealed"  # where the session derives the key center's root from the run's
+    secret = rng.derive(record.root, rng.USAGE_ROLE, "kdc") if sealed else record.root
     rounds = tuple(
         OwnRound(round_id, truth.server_updates)
         for round_id, truth in zip(record.round_ids, record.truths, strict=True)
     )
-    return View("kdc", tuple(record.transcript.get(KDC, ())), record.setup, rounds, secret=record.root)
+    return View("kdc", tuple(record.transcript.get(KDC, ())), record.setup, rounds, secret=secret)
 
 
 def _sums(setup: Setup, result: RoundResult) -> Floats:
@@ -190,8 +196,3 @@ def binomial_p(hits: int, trials: int, chance: float) -> float:
     ] if chance < 1.0 else [0.0]  # fmt: skip
     top = max(logs)
     return min(1.0, math.exp(top) * math.fsum(math.exp(value - top) for value in logs))
-
-
-def mean_z(values: npt.NDArray[np.float64], deviation: float) -> float:
-    """The mean of independent values of mean zero and known deviation, in standard errors."""
-    return float(values.mean() / (deviation / math.sqrt(values.size)))
