@@ -101,7 +101,8 @@ class SketchModel:
     def of(cls, params: SealedParameters, sketch: Sketch, directions: Floats) -> SketchModel:
         """Unroll the two stages of the sketch."""
         shape = (ROWS, params.num_clusters, params.slot_size)
-        buckets, signs = (part.reshape(shape) for part in unrolled(params, sketch))
+        places, flips = unrolled(params, sketch)
+        buckets, signs = places.reshape(shape), flips.reshape(shape)
         solvers, volumes, ranks = [], [], []
         for k in range(params.num_clusters):
             gram = _gram(buckets[:, k, :-1], signs[:, k, :-1])

@@ -48,7 +48,7 @@ class Received:
 
 def plain_key(array: npt.NDArray[np.float64], ndim: int) -> F64:
     """Keys that need more digits travel as pairs along a first axis of two; eight digits less do for an attack."""
-    return array.sum(axis=0) if array.ndim == ndim + 1 else array
+    return np.asarray(array.sum(axis=0)) if array.ndim == ndim + 1 else array
 
 
 def receive(view: View) -> Received:
@@ -93,4 +93,3 @@ def read_slots(params: PaperParameters, key: ServerKey, spread: F64) -> tuple[Fl
     cluster = int(energy.argmax())
     flat = slots.reshape(s, m, t)[:, cluster].reshape(s * t)
     return np.ascontiguousarray(flat[: params.dim]), cluster
-

@@ -90,7 +90,8 @@ def example_truth(
     fresh = rng.numpy_generator(root, rng.USAGE_AUDIT, "round", index)
     noise = unit_rows(fresh.standard_normal((num_clients, dim)))
     sign = np.where(fresh.random(num_clients) < opposed, -1.0, 1.0)
-    return Truth(unit_rows(noise + (AGREEMENT * sign)[:, None] * server[list(clusters)]), clusters, server)
+    updates = unit_rows(noise + (AGREEMENT * sign)[:, None] * server[list(clusters)])
+    return Truth(np.asarray(updates, dtype=np.float64), clusters, np.asarray(server, dtype=np.float64))
 
 
 def play(
