@@ -157,7 +157,7 @@ def unrolled(params: SealedParameters, sketch: Sketch) -> tuple[npt.NDArray[np.i
         table = row // 2
         coarse = (sketch.starts[table, windows] + inside) % COARSE
         code = sketch.hashes[row, coarse].astype(np.int64)
-        flips = ((sketch.signs >> table) & 1).astype(np.int64) + (code >> 6)
+        flips = sketch.signs.astype(np.int64) + (code >> 6)
         buckets.append(row * BUCKETS + (code & (BUCKETS - 1)))
         signs.append(1.0 - 2.0 * (flips & 1))
     return np.stack(buckets), np.stack(signs)

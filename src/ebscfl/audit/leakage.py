@@ -1,4 +1,4 @@
-"""Who learns what, as data: the table of docs/security-model.md and of the audit page come from here."""
+"""Who learns what, as data: the table of the audit page. docs/security-model.md gives the reasons for `sealed`."""
 
 from __future__ import annotations
 

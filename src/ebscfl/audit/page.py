@@ -55,6 +55,7 @@ class Bar:
     share: float  # of updates recovered, 0..1
     clusters: float  # of clusters guessed right, 0..1
     chance: float
+    named: bool  # whether the attack claims clusters at all
     label: str
     inherent: bool
     detail: str
@@ -97,6 +98,7 @@ def bars(findings: Sequence[Finding], protocol: str) -> list[Bar]:
                 finding.updates_recovered / of,
                 finding.clusters_recovered / of,
                 finding.chance,
+                finding.clusters_recovered > 0 or finding.name not in ("weights", "kdc-view"),
                 f"{finding.updates_recovered} of {finding.of}",
                 finding.name in INHERENT and protocol == "sealed",
                 _detail(finding),

@@ -26,11 +26,13 @@ class Received:
 
     def alpha(self, place: int) -> F64:
         """alpha_i, which the honest server computes too."""
-        return np.asarray(encoded_score(self.params, self.key, place, self.uploads[place]), dtype=np.float64)
+        alpha: F64 = np.asarray(encoded_score(self.params, self.key, place, self.uploads[place]), dtype=np.float64)
+        return alpha
 
     def sum_basis(self, group: int) -> F64:
         """beta of a leaf group, (p, q)."""
-        return plain_key(self.key.sum_basis, 3)[group]
+        basis: F64 = plain_key(self.key.sum_basis, 3)[group]
+        return basis
 
     def without_mu(self, group: int) -> F64:
         """The projection (u, u) that removes the third mask block from an upload.
