@@ -19,8 +19,8 @@ from ebscfl.audit.record import cosines, example_truth
 from ebscfl.audit.spectral import spectral
 from ebscfl.audit.views import OwnRound, View
 from ebscfl.ids import KDC, client_address
-from ebscfl.paper import deal, encode, refresh
 from ebscfl.paper import aggregate as honest_server
+from ebscfl.paper import deal, encode, refresh
 from ebscfl.protocol import messages
 from ebscfl.protocol.bus import Received
 from ebscfl.protocol.paper import parameters

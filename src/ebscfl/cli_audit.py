@@ -39,26 +39,27 @@ def audit_command(
 
 def print_report(report: AuditReport, out: Path | None = None) -> None:
     """A table of findings, the alarms if there are any, and where the page is."""
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    table = Table(title="what each party recovers from its own view", title_justify="left")
+    table = Table(
+        title="what each party recovers from its own view", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
     for title in ("protocol", "attack"):
-        table.add_column(title)
-    for title in ("updates", "clusters", "chance", "cosine", "statistic", "p", "seconds"):
-        table.add_column(title, justify="right")
+        table.add_column(title, no_wrap=True)
+    for title in ("updates", "clusters", "cosine", "stat.", "p"):
+        table.add_column(title, justify="right", no_wrap=True)
     for f in report.findings:
         table.add_row(
             f.protocol,
             f.name,
-            f"{f.updates_recovered} of {f.of}",
+            f"{f.updates_recovered}/{f.of}",
             str(f.clusters_recovered),
-            f"{f.chance:.2f}",
-            f"{f.median_cosine:.4f}",
+            f"{f.median_cosine:.3f}",
             "" if f.statistic is None else f"{f.statistic:.2f}",
             "" if f.p_value is None else f"{f.p_value:.2g}",
-            f"{f.seconds:.3f}",
         )
     console.print(table)
     for alarm in report.alarms:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ebscfl import rng
-from ebscfl.audit.evidence import _fisher_z
+from ebscfl.audit.evidence import _fisher_z, _over_rounds
 from ebscfl.audit.record import (
     Finding,
     Record,
@@ -140,6 +140,27 @@ def test_judging_counts_hits_at_the_stated_cosine() -> None:
     assert (finding.updates_recovered, finding.of, finding.clusters_recovered) == (4, 5, 5)
     assert finding.chance == 0.5
     assert "statistic" not in finding.to_json()
+
+
+@pytest.mark.slow
+def test_statistics_of_real_sealed_rounds_are_standard_normal() -> None:
+    """Six statistics of each of sixteen independent runs: mean 0 and variance 1, four standard errors allowed."""
+    found = []
+    for seed in range(16):
+        root = rng.root_from_seed(5000 + seed)
+        truths = [example_truth(8, 2, 100, root, i, opposed=0.2) for i in range(16)]
+        record = play("sealed", truths, seed=5000 + seed)
+        view = server_view(record)
+        found += [_over_rounds(record, view, name).z for name in READINGS]
+        weights = np.array([np.maximum(truth.scores(), 0.0) for truth in truths])
+        readings = weigh(view)
+        found.append(_fisher_z(readings["answers"], weights))
+        found.append(_fisher_z(readings["differences"], weights[1::2] - weights[::2]))
+    z = np.array(found)
+    # Readings of one run share uploads, so count a run's six as two independent ones at least.
+    independent = len(z) / 3
+    assert abs(z.mean()) < 4 / math.sqrt(independent)
+    assert abs(z.var() - 1) < 4 * math.sqrt(2 / independent)
 
 
 def test_reading_gives_one_estimate_a_round() -> None:
