@@ -180,12 +180,10 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         SqliteStore(garbage)
     newer = tmp_path / "newer.sqlite"
     SqliteStore(newer).close()
+    held = SqliteStore(newer)
     with pytest.raises(DataError, match="in use"):
-        held = SqliteStore(newer)
-        try:
-            SqliteStore(newer)
-        finally:
-            held.close()
+        SqliteStore(newer)
+    held.close()
     with sqlite3.connect(newer) as db:
         db.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (b"99",))
     db.close()
