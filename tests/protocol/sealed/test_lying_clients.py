@@ -36,6 +36,7 @@ from ebscfl.sealed import (
     quantize_server_updates,
 )
 from ebscfl.sealed.encode import guard_tags
+from ebscfl.sealed.guard import seal_blind
 
 TRIALS = 10_000
 Z = 3.29  # 99.9 %, two-sided
@@ -56,13 +57,17 @@ def keys_of(lab: Lab, client: int, round_id: int = 1) -> ClientKeys:
     return client_keys(lab.params, master, run, round_id, client)
 
 
-def seal_any(params: SealedParameters, x: np.ndarray, keys: ClientKeys) -> tuple[np.ndarray, np.ndarray]:
-    """Words and guard of any integer input of all slots, properly sealed."""
+Sealed = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def seal_any(params: SealedParameters, x: np.ndarray, keys: ClientKeys) -> Sealed:
+    """Words, guard and blinding word of any integer input of all slots, properly sealed."""
     field = params.field
     words = pads(params, keys)
     x_words = (x.reshape(-1).astype(object) % field.modulus).astype(field.dtype)
     sealed = np.stack([field.add(words[0], x_words), field.add(words[1], field.multiply(x_words, keys.kappa))])
-    return sealed, guard_tags(params, x_words[params.dim :: params.slot_size].copy(), keys)
+    guard = guard_tags(params, x_words[params.dim :: params.slot_size].copy(), keys)
+    return sealed, guard, seal_blind(params, keys, ROOT, 1)
 
 
 def honest_input(params: SealedParameters, direction: np.ndarray, slot: int = 0, length: float = 1.0) -> np.ndarray:
@@ -108,28 +113,41 @@ INPUTS: dict[str, tuple[Callable[[SealedParameters, np.ndarray], np.ndarray], st
     "wrong count": (wrong_count, "count is not one half"),
     "no count": (no_count, "count is not one half"),
 }
-UPLOADS = ("wrong round key", "other client's key", "random words", "swapped halves", "one bit")
+UPLOADS = (
+    "wrong round key",
+    "other client's key",
+    "random words",
+    "swapped halves",
+    "one bit",
+    "false guard",
+    "moved guard",
+    "false blind",
+)
 
 
-def bad_upload(lab: Lab, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def bad_upload(lab: Lab, kind: str) -> Sealed:
     x = honest_input(lab.params, lab.updates[LIAR])
     if kind == "wrong round key":
         return seal_any(lab.params, x, keys_of(lab, LIAR, 2))
     if kind == "other client's key":
         return seal_any(lab.params, x, keys_of(lab, LIAR + 1))
-    words, guard = seal_any(lab.params, x, keys_of(lab, LIAR))
+    words, guard, blind = seal_any(lab.params, x, keys_of(lab, LIAR))
     if kind == "random words":
         draw = rng.numpy_generator(ROOT, rng.USAGE_BENCH, "noise")
-        return draw.integers(0, lab.params.field.modulus, words.shape).astype(words.dtype), guard
+        return draw.integers(0, lab.params.field.modulus, words.shape).astype(words.dtype), guard, blind
     if kind == "one bit":
         words[0, 9] ^= 1
-    return (words[::-1].copy() if kind == "swapped halves" else words), guard
+    if kind in ("false guard", "moved guard"):  # would make an honest server's opening fail, unseen until then
+        guard = lab.params.field.add(guard, np.array([5, 0 if kind == "false guard" else 2**31 - 6], dtype=guard.dtype))
+    if kind == "false blind":
+        blind = lab.params.field.add(blind, np.array([0, 1], dtype=blind.dtype))
+    return (words[::-1].copy() if kind == "swapped halves" else words), guard, blind
 
 
-def play(lab: Lab, words: np.ndarray, guard: np.ndarray) -> None:
+def play(lab: Lab, words: np.ndarray, guard: np.ndarray, blind: np.ndarray) -> None:
     lab.start(1)
     for i, upload in enumerate(lab.uploads(1)):
-        message = SealedUpload(1, to_wire(words), to_wire(guard)) if i == LIAR else upload
+        message = SealedUpload(1, to_wire(words), to_wire(guard), to_wire(blind)) if i == LIAR else upload
         lab.deliver(lab.to_server(message, client_address(i)))
     lab.close()
     lab.deliver(lab.server.finish_round())
@@ -188,7 +206,7 @@ class Trials:
 
     def verdict(self, x: np.ndarray, trial: int, spoil: Callable[[np.ndarray], None] | None = None) -> Verdict:
         keys = client_keys(self.params, master_key(ROOT, "trials", trial), "trials", 1, trial)
-        words, _ = seal_any(self.params, x, keys)
+        words, _, _ = seal_any(self.params, x, keys)
         if spoil is not None:
             spoil(words)
         sketch = make_sketch(self.params, batch_seed(ROOT, trial))

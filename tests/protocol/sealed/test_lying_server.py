@@ -63,6 +63,13 @@ def bump(words: np.ndarray, *index: int) -> np.ndarray:
     return changed
 
 
+def part(question: ScoreRequest, rows: list[int], clients: tuple[int, ...]) -> ScoreRequest:
+    """The question about some of its rows."""
+    return dataclasses.replace(
+        question, clients=clients, products=question.products[rows], guards=question.guards[rows]
+    )
+
+
 def lie_score(lab: Lab) -> Message:
     question = asked(lab)
     return dataclasses.replace(question, products=bump(question.products, 0, 0, 0))
@@ -78,6 +85,21 @@ def lie_sketch(lab: Lab) -> Message:
     return dataclasses.replace(question, products=bump(question.products, 3, 0, 77))
 
 
+def lie_guard(lab: Lab) -> Message:
+    question = asked(lab)
+    return dataclasses.replace(question, guards=bump(question.guards, 2, 1))
+
+
+def lie_guarded_counts(lab: Lab) -> Message:
+    question = asked(lab)
+    return dataclasses.replace(question, guards=bump(question.guards, 2, 0))
+
+
+def lie_guard_shape(lab: Lab) -> Message:
+    question = asked(lab)
+    return dataclasses.replace(question, guards=question.guards[:-1].copy())
+
+
 def lie_twice_asked(lab: Lab) -> Message:
     question = asked(lab)
     assert isinstance(lab.to_kdc(question)[0], ScoreAnswer)
@@ -88,14 +110,14 @@ def lie_batch_used_again(lab: Lab) -> Message:
     """The same sketch for other uploads: a client could have seen it before it uploaded."""
     question = asked(lab)
     first, second = question.clients[:2], question.clients[2:]
-    lab.to_kdc(dataclasses.replace(question, clients=first, products=question.products[:2]))
-    return dataclasses.replace(question, clients=second, products=question.products[2:])
+    lab.to_kdc(part(question, [0, 1], first))
+    return part(question, list(range(2, 8)), second)
 
 
 def lie_client_named_twice(lab: Lab) -> Message:
     """Would fold a client's pads into P twice, and so weigh it twice in the sum."""
     question = asked(lab, (0,))
-    return dataclasses.replace(question, clients=(0, 0), products=np.repeat(question.products, 2, axis=0))
+    return part(question, [0, 0], (0, 0))
 
 
 def lie_outsider(lab: Lab) -> Message:
@@ -318,10 +340,10 @@ def test_barred_clients_add_up_over_rounds_and_stay_barred() -> None:
     lab.close()
     lab.server.abandon_round()
     later = asked(lab, round_id=2)
-    (answer,) = lab.to_kdc(dataclasses.replace(later, clients=(0, 2), products=later.products[[0, 2]]))
+    (answer,) = lab.to_kdc(part(later, [0, 2], (0, 2)))
     assert isinstance(answer, ScoreAnswer)
     assert answer.refusals == ("it is barred for this run", "")
-    rest = dataclasses.replace(later, batch=1, clients=(3,), products=bump(later.products[3:4], 0, 0, 5))
+    rest = dataclasses.replace(part(later, [3], (3,)), batch=1, products=bump(later.products[3:4], 0, 0, 5))
     (answer,) = lab.to_kdc(rest)
     assert isinstance(answer, Refusal)
     assert "2 clients failed their tags, 1 may be corrupt" in answer.reason

@@ -48,6 +48,7 @@ from ebscfl.sealed import (
     unseal,
 )
 from ebscfl.sealed import Release as ReleasedSum
+from ebscfl.sealed.guard import guard_products, guard_row
 
 BATCH_BYTES = 64 << 20
 """Uploads wait for their batch up to this size: one sketch and one exchange with the key centre serve them all."""
@@ -61,6 +62,7 @@ class Held(NamedTuple):
     client: int
     pair: Words  # (2, width)
     guard: Words  # (m,)
+    blind: Words  # (2,)
 
 
 class Asked(NamedTuple):
@@ -129,7 +131,8 @@ class SealedServer(ServerRole):
         params = self._params
         pair = from_wire(params.field, message.words, (2, params.width), name=f"the upload of {sender}")
         guard = from_wire(params.field, message.guard, (params.num_clusters,), name=f"the guard of {sender}")
-        self._held.append(Held(client, pair, guard))
+        blind = from_wire(params.field, message.blind, (2,), name=f"the blinding word of {sender}")
+        self._held.append(Held(client, pair, guard, blind))
         self.waiting.add(client)
         return self.flush() if len(self._held) >= self._batch_size else []
 
@@ -139,11 +142,13 @@ class SealedServer(ServerRole):
             return []
         assert self._row is not None
         assert self._sketch_key is not None
-        sketch = make_sketch(self._params, batch_seed(self._sketch_key, self._batch))
+        params, seed = self._params, batch_seed(self._sketch_key, self._batch)
+        sketch, row = make_sketch(params, seed), guard_row(params, seed)
         pairs = [held.pair for held in self._held]
-        products = np.stack(products_many(self._params, pairs, self._row, sketch, threads=THREADS))
+        products = np.stack(products_many(params, pairs, self._row, sketch, threads=THREADS))
         clients = tuple(held.client for held in self._held)
-        request = ScoreRequest(self.round_id, self._batch, clients, to_wire(products))
+        guards = np.stack([guard_products(params, _counts(params, h.pair), h.guard, h.blind, row) for h in self._held])
+        request = ScoreRequest(self.round_id, self._batch, clients, to_wire(products), to_wire(guards))
         self._asked[self._batch] = Asked(self._held, request)
         self._held, self._batch = [], self._batch + 1
         return [Outgoing(KDC, request)]
@@ -244,3 +249,8 @@ class SealedServer(ServerRole):
             Release: self.on_release,
             Refusal: self.on_refusal,
         }
+
+
+def _counts(params: SealedParameters, pair: Words) -> Words:
+    """(m,) the count coordinates of c."""
+    return pair[0, params.dim :: params.slot_size]
