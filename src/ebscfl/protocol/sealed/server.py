@@ -2,6 +2,9 @@
 
 It holds at most one batch of uploads; its memory does not depend on the number of clients. What it sees is uniform
 noise until the key centre's release, and then only the sums.
+
+Server and key centre talk over an ordered, authenticated connection. When it breaks, whatever was not answered is asked
+again over the next one (`pending`); repeated and late answers are ignored.
 """
 
 from __future__ import annotations
@@ -122,7 +125,7 @@ class SealedServer(ServerRole):
         if message.round_id != self.round_id:
             raise SequenceError(f"the key centre opened round {message.round_id}", culprits=(sender,))
         self._sketch_key = message.sketch_key
-        self._committed = True
+        self._committed, self.refusal = True, None
         return []
 
     def on_upload(self, sender: Address, message: SealedUpload) -> list[Outgoing]:
