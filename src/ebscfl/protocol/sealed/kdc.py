@@ -227,7 +227,8 @@ class SealedKdc(KdcRole):
         barred = self._store.barred()
         judged = [i for i, client in enumerate(message.clients) if client not in barred]
         clients = [message.clients[i] for i in judged]
-        verdicts, pending = self._judge(current, message.batch, clients, sent[judged], guards[judged])
+        self._round = None  # P is added to in place: until the answers are on disk only the store is to be trusted
+        verdicts = self._judge(current, message.batch, clients, sent[judged], guards[judged])
         by_client = {message.clients[i]: verdict for i, verdict in zip(judged, verdicts, strict=True)}
         answers = [_answer_of(c, by_client.get(c), digest, message.batch) for c in message.clients]
         failed = {c: REASONS[REASON_TAG] for c, verdict in by_client.items() if verdict.reason == REASON_TAG}
@@ -237,16 +238,17 @@ class SealedKdc(KdcRole):
         self._store.record_answers(current.round_id, answers, bar=failed, halt=halt)  # durable before anything leaves
         if halt is not None:
             return self._caught(current.round_id, halt)
-        current.total = _added(self._params, current.total, pending)
+        self._round = current
         current.answers.update({answer.client: answer for answer in answers})
         current.batches.add(message.batch)
         return [Outgoing(SERVER, _reply(message, answers))]
 
     def _judge(
         self, current: CurrentRound, batch: int, clients: Sequence[int], sent: Words, guards: Words
-    ) -> tuple[list[Verdict], RunningSum]:
-        """Verdicts, and what the accepted ones add to P."""
-        params, verdicts, pending = self._params, [], new_sum(self._params)
+    ) -> list[Verdict]:
+        """Verdicts; the accepted ones are added to P."""
+        params = self._params
+        verdicts: list[Verdict] = []
         seed = batch_seed(current.sketch_key, batch)
         sketch, row = make_sketch(params, seed), guard_row(params, seed)
         for part in self._work.groups(len(clients)):
@@ -258,9 +260,9 @@ class SealedKdc(KdcRole):
                     sent[part], own, keys, zip(guards[part], self._work.guards(keys, row), strict=True), strict=True
                 )
             ]
-            self._work.add_group(pending, keys, [verdict.answer for verdict in group])
+            self._work.add_group(current.total, keys, [verdict.answer for verdict in group])
             verdicts += group
-        return verdicts, pending
+        return verdicts
 
     def on_release_request(self, sender: Address, message: ReleaseRequest) -> list[Outgoing]:
         """Check the set and the opened counts, mark the round released, then send P on the heavy enough slots."""
@@ -419,7 +421,3 @@ def _answer_of(client: int, verdict: Verdict | None, digest: bytes, batch: int) 
         verdict.score,
         batch,
     )
-
-
-def _added(params: SealedParameters, one: RunningSum, two: RunningSum) -> RunningSum:
-    return RunningSum(params.field.add(one.words, two.words), params.field.add(one.guard, two.guard))
