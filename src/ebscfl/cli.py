@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Annotated
 import click
 import typer
 
-from ebscfl import cli_output
+from ebscfl import cli_audit, cli_output, cli_round
 from ebscfl.errors import EbscflError, UsageError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Robust clustered federated learning, simulated.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Secure, robust, clustered federated learning.")
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what is there, fetch it, check it.")
 app.add_typer(data_app, name="data")
 
@@ -54,6 +55,10 @@ def run_command(
     else:
         cli_output.print_results(result)
     cli_output.print_where(result.run_dir, page)
+
+
+app.command("round")(cli_round.round_command)
+app.command("audit")(cli_audit.audit_command)
 
 
 @app.command("presets")
@@ -104,6 +109,8 @@ def data_verify_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error is one line on stderr and the exit code of its class."""
+    # Read by OpenMP when torch is first imported: idle threads sleep. Spinning ones cost minutes on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except EbscflError as error:

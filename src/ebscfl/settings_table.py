@@ -118,9 +118,7 @@ def parse_assignment(text: str) -> tuple[list[str], Any]:
 
 def assign(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
     """A copy of ``table`` with the value under the dotted ``keys`` replaced."""
-    head, rest = keys[0].replace("-", "_"), keys[1:]
-    # Per-attack tables carry the published name, dashes included.
-    head = keys[0] if keys[0] in table else head
+    head, rest = keys[0], keys[1:]
     if not rest:
         return {**table, head: value}
     inner = table.get(head, {})

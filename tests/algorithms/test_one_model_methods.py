@@ -69,7 +69,7 @@ def test_krum_with_too_few_usable_updates_does_not_move() -> None:
 def test_too_few_clients_are_refused_before_anything_starts(name: str, clients: int, faulty: int) -> None:
     check = ALGORITHMS[name].check
     assert check is not None
-    with pytest.raises(ConfigError, match="server.faulty"):
+    with pytest.raises(ConfigError, match=r"server\.faulty"):
         check(ServerSettings(), clients, faulty)
     check(ServerSettings(), clients + 1, faulty)
 

@@ -75,10 +75,17 @@ class Session:
             self.bus.act(client.address, client.enrol)
 
     def round(
-        self, updates: Floats, clusters: Sequence[int], server_updates: Floats, *, training_round: int | None = None
+        self,
+        updates: Floats,
+        clusters: Sequence[int],
+        server_updates: Floats,
+        *,
+        training_round: int | None = None,
+        clients: Sequence[int] | None = None,
     ) -> RoundResult:
-        """One round over all clients: row i of ``updates`` and entry i of ``clusters`` are client i's.
+        """One round: row i of ``updates`` and entry i of ``clusters`` are client i's.
 
+        clients: who takes part, everybody by default; the rows of the others are not looked at.
         training_round: which round of the training this is, by default one more than the last. Keys and rounding
         depend on it and not on how many rounds were played before, so a resumed training goes on bit for bit.
         """
@@ -87,7 +94,9 @@ class Session:
             self.bus.reset_meters()
         training_round = self._next_round if training_round is None else training_round
         self._played, self._next_round = True, training_round + 1
-        taking_part: tuple[int, ...] = tuple(range(self.setup.num_clients))
+        taking_part = tuple(range(self.setup.num_clients)) if clients is None else tuple(clients)
+        if not set(taking_part) <= set(range(self.setup.num_clients)) or len(set(taking_part)) < len(taking_part):
+            raise UsageError(f"clients must be different numbers in 0..{self.setup.num_clients - 1}")
         culprits: dict[str, str] = {}
         restarts = 0
         while True:

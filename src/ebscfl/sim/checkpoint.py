@@ -81,7 +81,7 @@ def load_checkpoint(run_dir: Path, digest: str, method: str, attack: str) -> Che
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop("header").tobytes())
         schema, config, checksum = header["schema"], header["config"], header["checksum"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from ebscfl.errors import CapacityError, ConfigError
 from ebscfl.sealed import SealedParameters, plan
+from ebscfl.sealed.parameters import MAX_SIGMA
 
 HALF31 = (2**31 - 1) // 2
 
@@ -78,3 +80,10 @@ def test_upload_and_error_are_the_formulas() -> None:
     assert params.expected_error == pytest.approx(math.hypot(update, weight))
     assert "field m31" in params.describe()
     assert params.sensitivity >= math.sqrt(1.25) * 2 ** (params.update_bits + params.weight_bits)
+
+
+def test_noise_leaves_room_for_the_exact_sampler() -> None:
+    params = plan(4, 10, 2, "m61", noise_multiplier=2.0)
+    assert params.noise_multiplier * params.sensitivity <= MAX_SIGMA
+    with pytest.raises(CapacityError, match="exact sampler"):
+        replace(params, update_bits=params.update_bits + 1, server_bits=8)
