@@ -16,6 +16,7 @@ from ebscfl.protocol.messages import Release, ScoreAnswer
 from ebscfl.protocol.roles import Outgoing
 from ebscfl.protocol.sealed import client as client_role
 from ebscfl.protocol.sealed import kdc as kdc_role
+from ebscfl.protocol.sealed import pad_work
 from ebscfl.protocol.sealed.words import to_wire
 from ebscfl.sealed import ClientKeys, SealedParameters, client_keys, encode, fold, new_sum, pads
 
@@ -38,7 +39,7 @@ def pads_on_both_sides(patch: pytest.MonkeyPatch, weaker: Callable[..., Words]) 
     import sys
 
     patch.setattr(sys.modules["ebscfl.sealed.encode"], "pads", weaker)
-    patch.setattr(kdc_role, "pads", weaker)
+    patch.setattr(pad_work, "pads", weaker)
 
 
 def without_kappa(patch: pytest.MonkeyPatch) -> None:
@@ -84,8 +85,8 @@ def answers_for_the_trusted_only(patch: pytest.MonkeyPatch) -> None:
     """alpha is sent only where trust is positive: silence tells who is rejected."""
     answer = kdc_role.SealedKdc._answer
 
-    def fewer(self: Any, message: Any, digest: bytes, sent: Any) -> list[Outgoing]:
-        ((to, reply),) = answer(self, message, digest, sent)
+    def fewer(self: Any, current: Any, message: Any, *rest: Any) -> list[Outgoing]:
+        ((to, reply),) = answer(self, current, message, *rest)
         assert isinstance(reply, ScoreAnswer)
         known = self._store.answers(message.round_id)
         refusals = tuple("not trusted" if known[i].rho == 0 else "" for i in reply.clients)

@@ -74,9 +74,10 @@ def test_nobody_trusted_is_no_step() -> None:
     assert result.events == ("no client is trusted: no step",)
 
 
-def test_noise_has_the_calibrated_variance() -> None:
+@pytest.mark.parametrize("field", ["m31", "m61"])
+def test_noise_has_the_calibrated_variance(field: str) -> None:
     """y - P minus the noiseless sum, over 3 rounds of 2 x 51 coordinates, against sigma^2 by chi-square at 5 sd."""
-    noisy, round_of = session(**DP)
+    noisy, round_of = session(field=field, **DP)
     params = noisy.server._params  # type: ignore[attr-defined]
     sigma = noise_sigma(params)
     assert sigma == math.ceil(params.noise_multiplier * params.sensitivity)
