@@ -24,6 +24,9 @@ Words = npt.NDArray[np.unsignedinteger[Any]]
 """Residues in the field's storage type."""
 Signed = npt.NDArray[np.int64]
 
+FILL_BYTES = 1 << 20
+"""Key stream that is made, then masked: small enough to stay in a cache, large enough that calls cost nothing."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -132,7 +135,7 @@ class FieldStream:
 
     def fill(self, out: Words) -> None:
         """Overwrite a contiguous array with the next ``out.size`` uniform words."""
-        step = (1 << 16) // out.itemsize
+        step = FILL_BYTES // out.itemsize
         for start in range(0, out.size, step):
             part = out[start : start + step]
             self._stream.fill(part)

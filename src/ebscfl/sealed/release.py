@@ -15,8 +15,8 @@ corrupt clients with differential privacy behind it. The key center learns the w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from ebscfl.errors import ConfigError, RoundAborted, UsageError, VerificationErr
 from ebscfl.field import Signed, Words
 from ebscfl.sealed.parameters import SealedParameters
 from ebscfl.sealed.score import Answer
+from ebscfl.sealed.workers import Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +77,12 @@ def fold(
     pairs: Sequence[Words],
     guards: Sequence[Words],
     *,
-    threads: int = 1,
+    workers: Workers | None = None,
 ) -> None:
     """total += alpha * pair[0] + pair[1] for each answered client, and the second answer on its counts.
 
     pairs: (2, width) each, uploads at the server and pads at the key center; guards: (m,) each, likewise.
-    ``threads`` split the coordinates.
+    ``workers`` split the coordinates.
     """
     if not len(answers) == len(pairs) == len(guards):
         raise UsageError(f"{len(answers)} answers, {len(pairs)} pairs and {len(guards)} guards do not match")
@@ -90,17 +91,13 @@ def fold(
     for answer, pair, guard in zip(answers, pairs, guards, strict=True):
         counts = np.ascontiguousarray(pair[0, params.dim :: params.slot_size])
         field.fold(total.guard, [answer.guard_alpha], [np.stack([counts, guard])])
-    if threads <= 1:
-        field.fold(total.words, alphas, pairs)
-        return
-    edges = [params.width * i // threads for i in range(threads + 1)]
+    workers = workers or Workers(1)
+    edges = [params.width * i // workers.threads for i in range(workers.threads + 1)]
 
-    def part(i: int) -> None:
-        span = slice(edges[i], edges[i + 1])
+    def part(span: slice) -> None:
         field.fold(total.words[span], alphas, [pair[:, span] for pair in pairs])
 
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(part, range(threads)))
+    workers.map(part, [slice(low, high) for low, high in itertools.pairwise(edges)])
 
 
 def merge(params: SealedParameters, sums: Sequence[RunningSum]) -> RunningSum:

@@ -42,7 +42,7 @@ from ebscfl.protocol.roles import KdcRole, Outgoing, Setup
 from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of, training_round_of
 from ebscfl.protocol.sealed.channel import seal_to
 from ebscfl.protocol.sealed.client import enrolment_context
-from ebscfl.protocol.sealed.pad_work import PadWork
+from ebscfl.protocol.sealed.pad_work import Claim, PadWork, Rows
 from ebscfl.protocol.sealed.store import Answer, KdcStore
 from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State, Step, step
@@ -58,8 +58,8 @@ from ebscfl.sealed import (
     check_server_row,
     client_keys,
     decide_slots,
+    guard_row,
     guard_scalar,
-    kdc_check,
     make_sketch,
     master_key,
     new_sum,
@@ -68,9 +68,7 @@ from ebscfl.sealed import (
     spent_epsilon,
 )
 from ebscfl.sealed import Answer as MaskedWeight
-from ebscfl.sealed.guard import guard_holds, guard_row
 from ebscfl.sealed.score import REASON_TAG
-from ebscfl.sealed.sketch import ROWS
 
 REASON_BARRED = "barred"
 REASONS = {
@@ -79,7 +77,6 @@ REASONS = {
     "count": "its count is not one half",
     "norm": "its update is longer than one",
 }
-FALSE_GUARD = Verdict(REASON_TAG, None, float("nan"), 0, np.full(ROWS, np.nan))
 
 
 @dataclass(repr=False)
@@ -247,22 +244,11 @@ class SealedKdc(KdcRole):
         self, current: CurrentRound, batch: int, clients: Sequence[int], sent: Words, guards: Words
     ) -> list[Verdict]:
         """Verdicts; the accepted ones are added to P."""
-        params = self._params
-        verdicts: list[Verdict] = []
         seed = batch_seed(current.sketch_key, batch)
-        sketch, row = make_sketch(params, seed), guard_row(params, seed)
-        for part in self._work.groups(len(clients)):
-            keys = [self._keys(current.round_id, client) for client in clients[part]]
-            own = self._work.products(keys, current.row, sketch)
-            group = [
-                kdc_check(params, rows, mine, key, current.lam) if guard_holds(params, *guard, key) else FALSE_GUARD
-                for rows, mine, key, guard in zip(
-                    sent[part], own, keys, zip(guards[part], self._work.guards(keys, row), strict=True), strict=True
-                )
-            ]
-            self._work.add_group(current.total, keys, [verdict.answer for verdict in group])
-            verdicts += group
-        return verdicts
+        sketch, row = make_sketch(self._params, seed), guard_row(self._params, seed)
+        keys = [self._keys(current.round_id, client) for client in clients]
+        claims = [Claim(*parts) for parts in zip(keys, sent, guards, strict=True)]
+        return self._work.judge(current.total, Rows(current.row, sketch, row, current.lam), claims)
 
     def on_release_request(self, sender: Address, message: ReleaseRequest) -> list[Outgoing]:
         """Check the set and the opened counts, mark the round released, then send P on the heavy enough slots."""
@@ -335,9 +321,8 @@ class SealedKdc(KdcRole):
 
     def _recompute(self, round_id: int, answers: Sequence[Answer]) -> RunningSum:
         total = new_sum(self._params)
-        for part in self._work.groups(len(answers)):
-            keys = [self._keys(round_id, answer.client) for answer in answers[part]]
-            self._work.add(total, keys, [MaskedWeight(a.alpha, a.guard_alpha) for a in answers[part]])
+        keys = [self._keys(round_id, answer.client) for answer in answers]
+        self._work.add(total, keys, [MaskedWeight(a.alpha, a.guard_alpha) for a in answers])
         return total
 
     def _sum_of(self, current: CurrentRound, included: Sequence[int]) -> RunningSum:
