@@ -7,7 +7,7 @@ secure protocols do. The kernels are in ``m31`` and ``m61``; their slow twins, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -76,14 +76,19 @@ class Field:
         return np.where(values > self.modulus // 2, values - self.modulus, values)
 
     def add(self, a: Words, b: Words) -> Words:
-        """a + b."""
-        total = a.astype(np.uint64) + b.astype(np.uint64)
-        return (total % np.uint64(self.modulus)).astype(self.dtype)
+        """a + b, element by element; both hold residues and have one shape."""
+        return self._pairwise(self.kernels.add, a, b)
 
     def subtract(self, a: Words, b: Words) -> Words:
-        """a - b."""
-        total = a.astype(np.uint64) + (np.uint64(self.modulus) - b.astype(np.uint64))
-        return (total % np.uint64(self.modulus)).astype(self.dtype)
+        """a - b, likewise."""
+        return self._pairwise(self.kernels.subtract, a, b)
+
+    def _pairwise(self, kernel: Callable[[Words, Words, Words], None], a: Words, b: Words) -> Words:
+        if a.shape != b.shape or a.dtype != self.dtype or b.dtype != self.dtype:
+            raise UsageError(f"{a.shape} words of {a.dtype} and {b.shape} of {b.dtype} do not pair over {self.name}")
+        out = np.empty(a.shape, dtype=self.dtype)
+        kernel(np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1), out.reshape(-1))
+        return out
 
     def multiply(self, a: Words, b: Words | int) -> Words:
         """a * b, element by element; b may be one scalar."""

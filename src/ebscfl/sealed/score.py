@@ -95,8 +95,7 @@ def kdc_check(params: SealedParameters, sent: Words, own: Words, keys: ClientKey
     if sent.shape != (2, NUM_PRODUCTS) or sent.dtype != field.dtype:
         raise DecodeError(f"products must be (2, {NUM_PRODUCTS}) words of {field.dtype}")
     field.check(sent, name="products", shape=(2, NUM_PRODUCTS))
-    plain = field.subtract(sent[0], own[0])  # <x, q>
-    tagged = field.subtract(sent[1], own[1])  # kappa <x, q> if nobody lied
+    plain, tagged = field.subtract(sent, own)  # <x, q>; kappa <x, q> if nobody lied
     refused = np.full(ROWS, np.nan)
     if not np.array_equal(tagged, field.multiply(plain, keys.kappa)):
         return Verdict(REASON_TAG, None, float("nan"), 0, refused)
