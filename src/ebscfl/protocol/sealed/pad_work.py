@@ -36,7 +36,7 @@ from ebscfl.sealed import (
 from ebscfl.sealed.score import REASON_TAG
 from ebscfl.sealed.sketch import ROWS
 
-PAD_BYTES = 64 << 20
+PAD_BYTES = 48 << 20
 """Pads that are held at the same time, in all; one client's are always held, however large."""
 GROUP_CLIENTS = 4
 """Clients a thread adds to P in one pass: what the kernels can sum before they reduce."""
