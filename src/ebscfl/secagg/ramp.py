@@ -73,7 +73,9 @@ class CodeShape:
 class Code(Protocol):
     """A linear ramp code: sums of shares are shares of the sum."""
 
-    shape: CodeShape
+    @property
+    def shape(self) -> CodeShape:
+        """How many shares, pieces and colluders."""
 
     def share(self, vector: Words, root: bytes, round_id: int) -> Words:
         """(n, columns); row i is client i's."""
