@@ -111,7 +111,7 @@ def parameters(setup: Setup) -> SumParameters:
         fixed=FixedPoint(modulus, n, float(setup.option("clip", 1.0))),
         threshold_share=share,
         degree=int(setup.option("degree", harary_degree(n))),
-        edge_probability=edge_probability(n, float(setup.option("edge_factor", 1.0))),
+        edge_probability=edge_probability(n, float(setup.option("edge_factor", 1.1))),
         code=_code(setup) if name in CODED else None,
     )
 
