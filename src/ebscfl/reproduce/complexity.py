@@ -37,7 +37,8 @@ def _root(n: float) -> float:
     return math.sqrt(n * math.log(n))
 
 
-# Costs as functions of (n, l, m), l written d: Table 2 of the paper; SecAgg+ and LightSecAgg, which it lacks, from their own papers.
+# Costs as functions of (n, l, m), l written d: Table 2 of the paper. It lacks SecAgg+ and LightSecAgg: from their own
+# papers.
 CLAIMS: dict[str, dict[str, tuple[str, Claim]]] = {
     "secagg": {
         "client_bytes": ("l + sn", lambda n, d, m: d + KEY_WORDS * n),

@@ -184,3 +184,16 @@ def measure_peers(*, clients: int, dim: int, dropouts: float, repeats: int = 3) 
         f"{peer} skipped: the package {NEEDS[peer]!r} cannot be imported" for peer, rows in found.items() if not rows
     ]
     return {"rows": [row for rows in found.values() for row in rows], "skipped": skipped}
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Peers and ours side by side: CPU milliseconds, theirs over ours."""
+    lines = ["| what | peer ms | ours ms | ratio |", "|---|---|---|---|"]
+    rows = document["rows"]
+    for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
+        for key in ("client_cpu_s", "server_cpu_s", "cpu_s"):
+            if key in theirs:
+                what = theirs.get("rule", f"SecAgg+ {key.split('_')[0]}")
+                pair = f"{1e3 * theirs[key]:.1f} | {1e3 * ours[key]:.1f} | {theirs[key] / ours[key]:.1f}"
+                lines.append(f"| {theirs['peer']}: {what} | {pair} |")
+    return "\n".join(lines) + "\n"

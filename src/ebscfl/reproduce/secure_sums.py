@@ -228,3 +228,28 @@ def targets(rows: Sequence[Row]) -> list[dict[str, Any]]:
     text = "server CPU with drop-outs: secagg over sealed, at least 10"
     ratio(text, ("secagg", True), ("sealed", True), "server_cpu_s", 10, True)
     return out
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """The rows as a table: CPU milliseconds, and megabytes a client."""
+    lines = [
+        "| protocol | drop-outs | client ms | server ms | key centre ms | client up MB | client down MB | measured |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in document["rows"]:
+        times = " | ".join(f"{1e3 * row[key]:.2f}" for key in ("client_cpu_s", "server_cpu_s", "kdc_cpu_s"))
+        sizes = " | ".join(f"{row[key] / 1e6:.3f}" for key in ("client_upload_bytes", "client_download_bytes"))
+        lines.append(
+            f"| {row['protocol']} | {100 * row['dropouts']:.0f} % | {times} | {sizes} | {row['sampled_clients']} clients |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def targets_markdown(document: Mapping[str, Any]) -> str:
+    """The targets as a table."""
+    lines = ["| target | measured | |", "|---|---|---|"]
+    lines += [
+        f"| {one['target']} | {one['measured']:.2f} | {'reached' if one['reached'] else 'not reached'} |"
+        for one in document["targets"]
+    ]
+    return "\n".join(lines) + "\n"
