@@ -92,6 +92,7 @@ def figure_communication_clients(out: Path, *, scale: str = "full", seed: int = 
         plots.line(axis, "paper", dealt, linestyle=":", marker="", label="EBS-CFL, keys dealt once")
         title, x = titles[name]
         plots.label(axis, f"{4 * dim / 1024:.0f} KiB model, {title}", x, "MB a client and round", log="y")
+    plots.share_y(axes)
     plots.legend_below(figure, axes[0])
     rows = [row for panel in panels.values() for row in panel]
     name = "figure-communication-clients"
@@ -116,6 +117,7 @@ def figure_communication_model(out: Path, *, scale: str = "full", seed: int = 0)
         axis.legend(fontsize=8, frameon=False)
         title = f"{plots.TITLES[protocol]}, n = {FIXED_CLIENTS}"
         plots.label(axis, title, "model, KiB of float32", "MB a client and round", log="xy")
+    plots.share_y(axes)
     name = "figure-communication-model"
     return [*plots.save(figure, out, name), plots.write_csv(rows + plain, out, name)]
 

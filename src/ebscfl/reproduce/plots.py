@@ -69,6 +69,13 @@ def label(axis: Any, title: str, x: str, y: str, *, log: str = "") -> None:
         axis.set_yscale("log")
 
 
+def share_y(axes: Sequence[Any]) -> None:
+    """One range of y for all panels, so that they can be compared by eye."""
+    bounds = [axis.get_ylim() for axis in axes]
+    for axis in axes:
+        axis.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
+
+
 def legend_below(figure: Any, axis: Any, *, columns: int = 7) -> None:
     """One legend for all panels."""
     handles, texts = axis.get_legend_handles_labels()

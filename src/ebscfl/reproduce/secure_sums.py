@@ -240,7 +240,7 @@ def markdown(document: Mapping[str, Any]) -> str:
         times = " | ".join(f"{1e3 * row[key]:.2f}" for key in ("client_cpu_s", "server_cpu_s", "kdc_cpu_s"))
         sizes = " | ".join(f"{row[key] / 1e6:.3f}" for key in ("client_upload_bytes", "client_download_bytes"))
         lines.append(
-            f"| {row['protocol']} | {100 * row['dropouts']:.0f} % | {times} | {sizes} | {row['sampled_clients']} clients |"
+            f"| {row['protocol']} | {100 * row['dropouts']:.0f} % | {times} | {sizes} | {row['sampled_clients']} |"
         )
     return "\n".join(lines) + "\n"
 
