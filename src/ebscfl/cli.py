@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,6 +108,8 @@ def data_verify_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error is one line on stderr and the exit code of its class."""
+    # Read by OpenMP when torch is first imported: idle threads sleep. Spinning ones cost minutes on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except EbscflError as error:

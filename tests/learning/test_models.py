@@ -28,6 +28,7 @@ def block(inputs: int, outputs: int) -> int:
 COUNTS = {
     ("mlp", MNIST): 784 * 256 + 256 * 10,
     ("linear", MNIST): 784 * 10 + 10,
+    ("quadrants", MNIST): 4 * 10,
     ("cnn", MNIST): conv(1, 30) + conv(30, 50) + (50 * 5 * 5 + 1) * 100 + (100 + 1) * 10,
     ("cifar-cnn", CIFAR): conv(3, 32) + conv(32, 64) + conv(64, 64) + (64 * 4 * 4 + 1) * 128 + (128 + 1) * 10,
     ("resnet20", CIFAR): conv(3, 16, bias=False)

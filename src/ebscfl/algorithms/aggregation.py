@@ -27,8 +27,8 @@ DIRECT = "direct"
 PROTOCOLS = (DIRECT, "plain", "paper", "paper-naive", "sealed")
 GLOBAL_ONLY = ("paper", "paper-naive")
 """Protocols that reveal one total weight, so they cannot divide each cluster by its own."""
-ATTEMPTS_PER_ROUND = 64
-"""Protocol rounds set aside for one training round: a restart takes the next id, a resumed run starts at the same."""
+SET_UP_MESSAGES = frozenset({"EnrolRequest", "Enrolment", "ClientKeyPackage", "ServerKeyPackage"})
+"""Sent once a run (and again by a resumed one), so not part of what a round costs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class ProtocolAggregator:
                 claimed,
                 self._directions(server_updates, round_id),
                 clients=taking_part,
-                round_id=round_id * ATTEMPTS_PER_ROUND,
+                training_round=round_id,
             )
         except RoundAborted as error:
             nothing = torch.zeros_like(direct.aggregates)
@@ -127,7 +127,7 @@ class ProtocolAggregator:
             direct.scores,
             direct.cluster_weight,
             (*events, *result.events),
-            result.bytes_by_message,
+            {name: size for name, size in result.bytes_by_message.items() if name not in SET_UP_MESSAGES},
             {name: result.seconds[name] for name in ("kdc", "server", "clients", "codec")},
             {"epsilon": spent - before, "epsilon_total": spent, "delta": float(self._options["delta"])}
             if spent

@@ -42,6 +42,7 @@ class Step(enum.Enum):
     CLOSE_SHARES = "close_shares"
     CLOSE_UPLOADS = "close_uploads"
     FINISH_ROUND = "finish_round"
+    RESUME_RELEASE = "resume_release"
     ABANDON = "abandon"
     CATCH = "catch"
 
@@ -75,6 +76,7 @@ _PAPER_SERVER: Table = {
     **_SERVER_COMMON,
     (S.IDLE, "start_round"): S.AWAITING_KEYS,
     (S.DONE, "start_round"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "abandon"): S.IDLE,
     (S.AWAITING_KEYS, "ServerKeyPackage"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "ScoringKey"): S.AWAITING_KEYS,
     (S.AWAITING_KEYS, "DenseScoringKey"): S.AWAITING_KEYS,
@@ -101,14 +103,19 @@ _PAPER_KDC: Table = {
 
 _SEALED_SERVER: Table = {
     **_SERVER_COMMON,
-    (S.IDLE, "start_round"): S.COLLECTING,
-    (S.DONE, "start_round"): S.COLLECTING,
-    (S.COLLECTING, "RoundOpened"): S.COLLECTING,
+    (S.IDLE, "start_round"): S.AWAITING_KEYS,
+    (S.DONE, "start_round"): S.AWAITING_KEYS,
+    (S.IDLE, "resume_release"): S.RELEASING,  # after a crash between the request and the release
+    (S.AWAITING_KEYS, "RoundOpened"): S.COLLECTING,
+    (S.AWAITING_KEYS, "Refusal"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "abandon"): S.IDLE,
+    (S.COLLECTING, "RoundOpened"): S.COLLECTING,  # asked twice, answered twice
     (S.COLLECTING, "SealedUpload"): S.COLLECTING,
     (S.RESENDING, "SealedUpload"): S.RESENDING,
     (S.COLLECTING, "ScoreAnswer"): S.COLLECTING,
     (S.RESENDING, "ScoreAnswer"): S.RESENDING,
     (S.CLOSED, "ScoreAnswer"): S.CLOSED,
+    (S.RELEASING, "ScoreAnswer"): S.RELEASING,  # a repeated answer that took its time
     (S.COLLECTING, "Refusal"): S.COLLECTING,
     (S.RESENDING, "Refusal"): S.RESENDING,
     (S.CLOSED, "Refusal"): S.CLOSED,
@@ -119,7 +126,9 @@ _SEALED_SERVER: Table = {
 }
 _SEALED_CLIENT: Table = {
     (S.IDLE, "enrol"): S.AWAITING_KEYS,
+    (S.AWAITING_KEYS, "enrol"): S.AWAITING_KEYS,  # the answer was lost
     (S.AWAITING_KEYS, "Enrolment"): S.READY,
+    (S.READY, "Enrolment"): S.READY,
     (S.AWAITING_KEYS, "Refusal"): S.IDLE,
     (S.READY, "encode"): S.SENT,
     (S.SENT, "encode"): S.SENT,
