@@ -140,7 +140,7 @@ def figure_computation(out: Path, *, scale: str = "full", seed: int = 0) -> list
     full = scale == "full"
     sizes = [10, 20, 50, 100, 200, 400] if full else [10, 20]
     counts = [5, 10, 20, 50, 100] if full else [5, 10]
-    repeats = 7 if full else 1
+    repeats = 5 if full else 1
     panels = {"dim": [(5, s * KIB_WORDS) for s in sizes], "clients": [(n, 10 * KIB_WORDS) for n in counts]}
     rows: list[Row] = []
     for varied, points in panels.items():
