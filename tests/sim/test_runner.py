@@ -69,13 +69,17 @@ def test_round_lines_carry_everything_and_weights_are_shares(tmp_path: Path) -> 
     rounds = [line for line in lines if line["kind"] == "round"]
     assert [line["round"] for line in rounds[:5]] == [0, 1, 2, 3, 4]
     for line in rounds:
+        assert ("attackers" in line) == ("client_domain" in line) == (line["round"] == 0)
         assert len(line["clusters"]) == len(line["weights"]) == 6
         assert sum(line["weights"]) == pytest.approx(0.0 if line["round"] == 0 else 1.0)
         assert line["seconds"].keys() == {"train", "cluster", "attack", "aggregate", "evaluate"}
         assert len(line["accuracy_clusters"]) == (2 if line["method"] == "rfca" else 1)
         assert (line["scores"] is None) == (line["method"] == "fedavg" or line["round"] == 0)
     ends = [line for line in lines if line["kind"] == "cell"]
+    first = {(line["method"], line["attack"]): line for line in rounds if line["round"] == 0}
     for line in ends:
+        early = first[line["method"], line["attack"]]
+        assert (early["attackers"], early["client_domain"]) == (line["attackers"], line["client_domain"])
         assert np.array(line["confusion"]).sum() == (6 - len(line["attackers"])) * 80
         curve = [r["accuracy_own"] for r in rounds if (r["method"], r["attack"]) == (line["method"], line["attack"])][
             1:
