@@ -97,5 +97,5 @@ def test_values_an_attack_cannot_take_are_refused_before_a_run(
 
 
 def test_the_trigger_must_fit_the_images() -> None:
-    with pytest.raises(ConfigError, match="attack.backdoor"):
+    with pytest.raises(ConfigError, match="no backdoor trigger for 6x6"):
         get_attack("backdoor").check({}, num_classes=10, image_shape=(1, 6, 6))

@@ -107,7 +107,7 @@ def test_same_seed_same_metrics_and_another_seed_others(tmp_path: Path) -> None:
 
 
 def test_memory_budget_does_not_change_results(tmp_path: Path) -> None:
-    changes = ["local.method=vmap", "model.name=mlp"]
+    changes = ["model.name=mlp"]
     run(config(*changes), out=tmp_path / "a")
     run(config(*changes, "local.memory_mb=1"), out=tmp_path / "b")
     assert timeless(tmp_path / "a") == timeless(tmp_path / "b")

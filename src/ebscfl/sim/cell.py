@@ -59,8 +59,8 @@ def build_world(config: RunConfig, data_dir: Path | None = None) -> World:
     """Load, split and place the data, and draw the attackers.
 
     Raises:
-        ConfigError: the settings do not fit the data (a client without samples, an attack's impossible option), or there
-            is no such data set or device.
+        ConfigError: the settings do not fit the data (a client without samples, an option the attack cannot take), or
+            there is no such data set or device.
         DataError: the data set is missing or damaged.
     """
     root = root_from_seed(config.seed)
