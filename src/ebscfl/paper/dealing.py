@@ -13,6 +13,7 @@ import numpy as np
 from ebscfl.errors import UsageError
 from ebscfl.linalg import (
     F64,
+    add_product,
     conditioned_pair,
     extended_inverse,
     extended_orthogonal,
@@ -157,8 +158,8 @@ def refresh(params: PaperParameters, dealer_secret: DealerSecret, round_id: int)
         blocks = dealer_secret.update_basis[params.group_of(i)]
         slot = params.slot_of(i)
         mask = np.empty((s, u))
-        np.matmul(spread[i], mixing @ blocks[size + slot], out=mask)
-        mask += dealer_secret.masks[i] @ blocks[2 * size + slot]
+        third = np.broadcast_to(dealer_secret.masks[i] @ blocks[2 * size + slot], (s, u))
+        add_product(spread[i], mixing @ blocks[size + slot], third, out=mask)
         clients.append(ClientRoundKey(round_id=round_id, mask=mask))
     return RoundKeys(client=tuple(clients), server=ServerRoundKey(round_id=round_id, tags=tags))
 
