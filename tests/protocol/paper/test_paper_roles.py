@@ -1,4 +1,4 @@
-"""The paper's roles: exact at any size, only alpha' follows the server updates, key material is wiped and never shown."""
+"""The paper's roles: exact at any size, only alpha' follows the server updates, key material is wiped, never shown."""
 
 from __future__ import annotations
 
