@@ -143,8 +143,8 @@ def unit_server_updates(params: PaperParameters, server_updates: F64) -> F64:
 def refresh(params: PaperParameters, dealer_secret: DealerSecret, round_id: int) -> RoundKeys:
     """Fresh masks for one round: only R'' is drawn, so only ek^1 and the verification scalars change.
 
-    Cost O(n m l) time and memory: 3ml numbers a client, which cannot be replaced by a seed because the client must
-    know neither R'' nor M'.
+    Memory O(n m l); time O(n^2 m l), the Gram matrix of the masks. A client gets 3ml numbers, which cannot
+    be replaced by a seed because it must know neither R'' nor M'.
     """
     n, (s, u) = params.num_clients, params.upload_shape
     m, t, p, size = params.num_clusters, params.segment_len, params.width, params.group_size
