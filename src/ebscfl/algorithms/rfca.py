@@ -1,0 +1,105 @@
+"""RFCA, Robust Federated Clustering Algorithm: Algorithms 1 and 2 of EBS-CFL (AAAI 2025).
+
+Differences from the printed pseudocode, all switches of `ServerSettings`: the root updates are recomputed every round
+(``root_updates="fixed"`` prints them once), each cluster is divided by its own trust (``normalize="global"`` divides by
+all), and the loop over root parts runs over all n parts (its printed bound m is a slip).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ebscfl.algorithms.aggregation import aggregate_clustered
+from ebscfl.algorithms.environment import (
+    Algorithm,
+    Environment,
+    RoundReport,
+    ServerState,
+    Stopwatch,
+    admit,
+    collect,
+    root_batches,
+    root_settings,
+    shares,
+)
+from ebscfl.algorithms.initialization import cluster_models
+from ebscfl.learning.local import cluster_losses, local_updates
+
+
+def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round_id: int) -> Tensor:
+    """(m, d) root updates g_0^j: every root part trains the model it likes best (Algorithm 2, lines 3-9).
+
+    A cluster no part chose keeps the row of ``last``.
+    """
+    settings = root_settings(env)
+    batches = root_batches(env, env.data.root_rows, round_id)
+    # j, g <- ClusteredModelUpdate(models, D_0^i, ...), all parts i at once
+    chosen = cluster_losses(env.model, models, env.data, batches, settings).argmin(dim=1)
+    moves = local_updates(env.model, models[chosen], env.data, batches, settings)
+    # g_0^j <- g_0^j + (m / parts) * g
+    total = torch.zeros_like(models).index_add_(0, chosen, moves)
+    counts = torch.bincount(chosen, minlength=models.shape[0])
+    if env.server.root_scale == "paper":
+        fresh = total * (models.shape[0] / len(env.data.root_rows))
+    else:
+        fresh = total / counts.clamp(min=1)[:, None]
+    return torch.where((counts > 0)[:, None], fresh, last)
+
+
+def init(env: Environment) -> ServerState:
+    """Server initialization: m models and, where they stay fixed, their root updates."""
+    models = cluster_models(env)
+    server_updates = torch.zeros_like(models)
+    if env.server.root_updates == "fixed":
+        server_updates = clustered_root_updates(env, models, server_updates, 0)
+    return ServerState(models, server_updates)
+
+
+def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerState, RoundReport]:
+    """One global iteration of Algorithm 2."""
+    clock = Stopwatch(env.device)
+    assert state.server_updates is not None
+    # Server: g_0^j for the models it is about to broadcast.
+    if env.server.root_updates == "each-round":
+        with clock.phase("train"):
+            fresh = clustered_root_updates(env, state.models, state.server_updates, round_id)
+        state = ServerState(state.models, fresh)
+    server_updates = state.server_updates
+    assert server_updates is not None
+    # Clients: choose a cluster, train its model, send (s_i, g_i).
+    clusters, uploads = collect(env, state, round_id, clock)
+    # Server: c_i = ReLU(cosine with the root update of the claimed cluster), then the weighted sums.
+    with clock.phase("aggregate"):
+        kept, events = admit(uploads)
+        report = RoundReport(tuple(clusters.tolist()), (0.0,) * env.num_clients, clock.seconds, events=events)
+        if len(kept) == 0:
+            return state, report
+        outcome = aggregate_clustered(
+            uploads.updates[kept],
+            clusters[kept],
+            server_updates,
+            normalize=env.server.normalize,
+            protocol=env.protocol,
+            root=env.root,
+            round_id=round_id,
+        )
+        # theta_j <- theta_j + eta * ||g_0^j|| * aggregate_j; a cluster without trusted members gets a zero aggregate.
+        lengths = torch.linalg.vector_norm(server_updates, dim=1, keepdim=True)
+        models = state.models + env.server.eta * lengths * outcome.aggregates
+    scores = torch.zeros(env.num_clients, dtype=torch.float64)
+    scores[kept.cpu()] = outcome.scores.cpu().double()
+    if float(outcome.cluster_weight.sum()) <= 0:
+        events = (*events, "all trust weights are zero: no step this round")
+    return ServerState(models, server_updates), RoundReport(
+        report.clusters,
+        shares(outcome.weights, kept, env.num_clients),
+        clock.seconds,
+        tuple(scores.tolist()),
+        (*events, *outcome.events),
+        outcome.bytes,
+        outcome.role_seconds,
+    )
+
+
+ALGORITHM = Algorithm("rfca", init, round, clustered=True)

@@ -1,0 +1,219 @@
+"""What a run does: typed, closed settings from a preset, a TOML file and ``--set`` values.
+
+`RunConfig` is the whole of it; its sections are frozen dataclasses that check themselves. docs/samples/full.toml shows
+every key with its meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ebscfl.algorithms import ALGORITHMS, ServerSettings
+from ebscfl.algorithms.aggregation import PROTOCOLS
+from ebscfl.errors import ConfigError
+from ebscfl.learning.local import LocalSettings
+from ebscfl.learning.models import MODEL_NAMES
+from ebscfl.learning.partition import PartitionSettings
+from ebscfl.settings_table import assign, build, dump_toml, nearest, parse_assignment
+from ebscfl.sim.attack_plans import ATTACKS, attack_options
+
+NO_ATTACK = "none"
+DEVICES = ("auto", "cpu", "cuda")
+EVALUATIONS = ("own", "global")
+PLACEMENTS = ("uniform", "per-domain")
+CLAIMS = ("clean", "poisoned")
+
+
+@dataclass(frozen=True)
+class DataSettings(PartitionSettings):
+    """[data]: which data set, and how it is shared out."""
+
+    dataset: str = "mnist-mini"
+    """One of `ebs-cfl data list`."""
+    standardize: bool = False
+    """Mean 0 and variance 1 per channel instead of the range 0..1."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """[model]: what every client trains."""
+
+    name: str = "mlp"
+
+    def __post_init__(self) -> None:
+        """Refuse unknown models."""
+        if self.name not in MODEL_NAMES:
+            raise ConfigError(f"name: unknown model {self.name!r}; {nearest(self.name, MODEL_NAMES)}")
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """[attack]: how many attack and what they know; [attack.<name>]: the options of one attack."""
+
+    EXTRA_TABLES: ClassVar[str] = "options"
+
+    fraction: float = 0.4
+    """Share of the clients that attack."""
+    placement: str = "uniform"
+    """uniform: any clients, by the seed; per-domain: the same share of every data domain."""
+    claim: str = "clean"
+    """Data an attacker chooses its cluster with. clean: it hides among clients of its own world; poisoned: it follows
+    the protocol on its poisoned samples, which tend to fit the worst-trained model best."""
+    knowledge: str | None = None
+    """full or partial for every attack that has the choice; none: each attack's published default."""
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range and options no attack has."""
+        if not 0 <= self.fraction < 1:
+            raise ConfigError(f"fraction must lie in 0..1 (1 excluded), not {self.fraction}")
+        if self.placement not in PLACEMENTS:
+            raise ConfigError(f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
+        if self.claim not in CLAIMS:
+            raise ConfigError(f"claim must be one of {', '.join(CLAIMS)}, not {self.claim!r}")
+        if self.knowledge not in (None, "full", "partial"):
+            raise ConfigError(f"knowledge must be full, partial or none, not {self.knowledge!r}")
+        for name in self.options:
+            if name not in ATTACKS:
+                raise ConfigError(
+                    f"attack.{name}: unknown key or attack; {nearest(name, [*ATTACKS, 'fraction', 'placement'])}"
+                )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides what a run computes."""
+
+    rounds: int = 20
+    """Global rounds of every cell (method x attack)."""
+    eval_every: int = 1
+    """Evaluate every so many rounds; the last round always."""
+    checkpoint_every: int = 5
+    """Write a checkpoint every so many rounds."""
+    seed: int = 1
+    device: str = "cpu"
+    evaluation: str = "own"
+    """own: FA, MA and NA on every honest client's own distribution; global: on the union of all domains."""
+    protocol: str = "plain"
+    """Who computes RFCA's aggregate: plain arithmetic, or a secure protocol."""
+    methods: tuple[str, ...] = ("fedavg", "ifca", "fltrust", "rfca")
+    attacks: tuple[str, ...] = ("label-flip",)
+    """Attacks beside the run without any, which is always made (NA)."""
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    local: LocalSettings = field(default_factory=LocalSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    attack: AttackSettings = field(default_factory=AttackSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range, and what no round could survive (Krum with too few clients)."""
+        for name in ("rounds", "eval_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must lie in 0..2^63 - 1, not {self.seed}")
+        for name, allowed in (("device", DEVICES), ("evaluation", EVALUATIONS), ("protocol", PROTOCOLS)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        _known("methods", self.methods, ALGORITHMS)
+        _known("attacks", self.attacks, (*ATTACKS, NO_ATTACK))
+        if self.attacks and set(self.attacks) != {NO_ATTACK} and self.num_attackers == 0:
+            raise ConfigError(
+                f"attack.fraction = {self.attack.fraction} of data.clients = {self.data.clients} is none; "
+                "raise it, or set attacks=[]"
+            )
+        for method in self.methods:
+            check = ALGORITHMS[method].check
+            if check:
+                check(self.server, self.data.clients, self.faulty)
+
+    @property
+    def num_attackers(self) -> int:
+        """How many clients attack: the fraction, rounded to the nearest count."""
+        return round(self.attack.fraction * self.data.clients)
+
+    @property
+    def faulty(self) -> int:
+        """The number of attackers Krum and the trimmed mean are set up for."""
+        return self.num_attackers if self.server.faulty is None else self.server.faulty
+
+    @property
+    def cells(self) -> tuple[tuple[str, str], ...]:
+        """(method, attack) in the order they run; every method's run without attack comes first."""
+        attacks = (NO_ATTACK, *(attack for attack in self.attacks if attack != NO_ATTACK))
+        return tuple((method, attack) for method in self.methods for attack in attacks)
+
+    def to_toml(self) -> str:
+        """Every setting as TOML that `parse_config` reads back to an equal object."""
+        return dump_toml(self)
+
+    def digest(self) -> str:
+        """A hash of every setting: what ties a checkpoint to its run."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()
+
+
+def _known(key: str, names: Iterable[str], registry: Iterable[str]) -> None:
+    registry, names = list(registry), list(names)
+    for name in names:
+        if name not in registry:
+            raise ConfigError(f"{key}: unknown {key[:-1]} {name!r}; {nearest(name, registry)}")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{key}: the same name stands twice in {names}")
+    if key == "methods" and not names:
+        raise ConfigError("methods: name at least one method")
+
+
+def config_from_table(table: Mapping[str, Any]) -> RunConfig:
+    """A config from nested tables, with the options of every attack it runs filled in."""
+    config = build(RunConfig, table)
+    options = {}
+    for name in {*config.attacks, *config.attack.options} - {NO_ATTACK}:
+        given = config.attack.options.get(name, {})
+        options[name] = attack_options(name, given, knowledge=config.attack.knowledge)
+    return replace(config, attack=replace(config.attack, options=dict(sorted(options.items()))))
+
+
+def parse_config(text: str, sets: Iterable[str] = (), *, source: str = "config") -> RunConfig:
+    """TOML text, then ``key=value`` assignments in order."""
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    for assignment in sets:
+        keys, value = parse_assignment(assignment)
+        table = assign(table, keys, value)
+    return config_from_table(table)
+
+
+def list_presets() -> dict[str, str]:
+    """Preset names with the first comment line of each file."""
+    presets = {}
+    for entry in sorted(resources.files("ebscfl").joinpath("presets").iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".toml"):
+            first = entry.read_text(encoding="utf-8").split("\n", 1)[0]
+            presets[entry.name.removesuffix(".toml")] = first.lstrip("# ").strip()
+    return presets
+
+
+def load_preset(name: str = "default", sets: Iterable[str] = ()) -> RunConfig:
+    """A preset by name, or a TOML file by path, with ``key=value`` assignments on top.
+
+    Raises:
+        ConfigError: no such preset or file, or a key or value in it is wrong.
+    """
+    if name.endswith(".toml"):
+        try:
+            return parse_config(Path(name).read_text(encoding="utf-8"), sets, source=name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the config file {name}: {error}") from None
+    known = list_presets()
+    if name not in known:
+        raise ConfigError(f"unknown preset {name!r}; {nearest(name, list(known))}")
+    text = resources.files("ebscfl").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+    return parse_config(text, sets, source=f"preset {name}")
