@@ -18,7 +18,7 @@ LAYERS = [
     {"learning", "rules", "attacks"},
     {"protocol"},
     {"algorithms"},
-    {"config", "sim", "audit", "report", "reproduce", "flower", "kdc_service", "presets"},
+    {"config", "sim", "audit", "report", "reproduce", "flower", "kdc_service", "federation", "presets"},
     {"cli", "__init__", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -98,7 +98,7 @@ class SealedKdc(KdcRole):
     # --- enrolment --------------------------------------------------------------------------------------------------
 
     def on_enrol(self, sender: Address, message: EnrolRequest) -> list[Outgoing]:
-        """Deal the client its master key, sealed to its public key; a client enrols once."""
+        """Deal the client its master key, sealed to its public key; a client enrols once (and may ask again for that)."""
         if sender.role is not Role.CLIENT or not 0 <= sender.client < self.setup.num_clients:
             raise SequenceError(f"{sender} cannot enrol", culprits=(sender,))
         client = sender.client
@@ -155,6 +155,8 @@ class SealedKdc(KdcRole):
         if message.batch in self._batches and self._batches[message.batch][0] == digest:
             return [Outgoing(SERVER, self._batches[message.batch][1])]  # the very same question, the same answer
         used = self._store.answers(current)
+        if message.clients and all(c in used and used[c].request_digest == digest for c in message.clients):
+            return [Outgoing(SERVER, _reply(message, [used[c] for c in message.clients]))]  # answered before a restart
         if message.batch in self._batches or used.keys() & set(message.clients):
             return self._caught(current, "an upload was asked about twice with different products")
         if not message.clients or not set(message.clients) <= set(clients):
@@ -192,13 +194,7 @@ class SealedKdc(KdcRole):
         if len(self._store.barred()) > self._tolerated:
             count = len(self._store.barred())
             return self._caught(round_id, f"{count} clients failed their tags, {self._tolerated} may be corrupt")
-        reply = ScoreAnswer(
-            round_id,
-            message.batch,
-            message.clients,
-            np.array([[a.alpha, a.guard_alpha] for a in answers], dtype=np.uint64),
-            tuple("" if a.accepted else REASONS[a.reason][:64] for a in answers),
-        )
+        reply = _reply(message, answers)
         self._batches[message.batch] = (digest, reply)
         return [Outgoing(SERVER, reply)]
 
@@ -323,6 +319,16 @@ class SealedKdc(KdcRole):
 def _digest(message: ScoreRequest) -> bytes:
     header = repr((message.round_id, message.batch, message.clients)).encode()
     return hashlib.blake2b(header + message.products.tobytes(), digest_size=32).digest()
+
+
+def _reply(message: ScoreRequest, answers: Sequence[Answer]) -> ScoreAnswer:
+    return ScoreAnswer(
+        message.round_id,
+        message.batch,
+        message.clients,
+        np.array([[a.alpha, a.guard_alpha] for a in answers], dtype=np.uint64),
+        tuple("" if a.accepted else REASONS[a.reason][:64] for a in answers),
+    )
 
 
 def _answer_of(client: int, verdict: Verdict, digest: bytes) -> Answer:

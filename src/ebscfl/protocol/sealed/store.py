@@ -42,7 +42,7 @@ class KdcStore(ABC):
 
     @abstractmethod
     def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
-        """Keep a client's keys; the same client with another public key is refused."""
+        """Keep a client's keys. The very same keys again change nothing (its answer was lost); others are refused."""
 
     @abstractmethod
     def master_key(self, client: int) -> bytes | None:
@@ -125,10 +125,8 @@ class MemoryStore(KdcStore):
         return "MemoryStore(<redacted>)"
 
     def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
-        known = self._keys.get(client)
-        if known is not None:
-            raise SequenceError(f"client {client} is enrolled already", culprits=(client,))
-        self._keys[client] = (public_key, master_key)
+        if self._keys.setdefault(client, (public_key, master_key)) != (public_key, master_key):
+            raise SequenceError(f"client {client} is enrolled already with another key", culprits=(client,))
 
     def master_key(self, client: int) -> bytes | None:
         known = self._keys.get(client)
@@ -232,10 +230,10 @@ class SqliteStore(KdcStore):
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
-        try:
-            self._db.execute("INSERT INTO clients VALUES (?, ?, ?)", (client, public_key, master_key))
-        except sqlite3.IntegrityError as error:
-            raise SequenceError(f"client {client} is enrolled already", culprits=(client,)) from error
+        row = (client, public_key, master_key)
+        self._db.execute("INSERT OR IGNORE INTO clients VALUES (?, ?, ?)", row)
+        if self._db.execute("SELECT * FROM clients WHERE client = ?", (client,)).fetchone() != row:
+            raise SequenceError(f"client {client} is enrolled already with another key", culprits=(client,))
 
     def master_key(self, client: int) -> bytes | None:
         row = self._db.execute("SELECT master_key FROM clients WHERE client = ?", (client,)).fetchone()
