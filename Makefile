@@ -19,6 +19,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# byzfl asks for torchvision, which its rules do not need: only their cross-check test uses it
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps byzfl
 	@touch $(STAMP)
 
 run: setup

@@ -44,7 +44,7 @@ def test_full_sample_shows_every_key_with_its_default() -> None:
     for key, value in default.items():
         if not isinstance(value, dict):
             assert shown[key] == value, key
-    for section in ("data", "model", "local", "server", "attack"):
+    for section in ("data", "model", "local", "server", "attack", "secure"):
         for key, value in default[section].items():
             if not isinstance(value, dict):
                 assert shown[section][key] == value, f"{section}.{key}"

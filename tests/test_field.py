@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from ebscfl.errors import ConfigError, DecodeError, UsageError
 from ebscfl.field import FIELDS, M31, M61, Field, FieldStream, field_by_name
+from ebscfl.field.fixed import round_randomly, square_sum
 from ebscfl.rng import root_from_seed
 
 ROOT = root_from_seed(7)
@@ -103,7 +106,7 @@ def test_scan_matches_integer_sums(field: Field) -> None:
     limit = 1 << (14 if field is M31 else 20)
     g = draws.integers(-limit, limit, size, endpoint=True).astype(np.int32)
     g[:2] = [limit, -limit]
-    signs = draws.integers(0, 4, size).astype(np.uint8)
+    signs = draws.integers(0, 2, size).astype(np.uint8)
     starts = draws.integers(0, buckets, (2, 4)).astype(np.int64)
     tables = field.zeros((4, buckets + window))
     first, second = field.kernels.scan(c, t, g, signs, starts, window, tables)
@@ -113,7 +116,7 @@ def test_scan_matches_integer_sums(field: Field) -> None:
     for row, (vector, table) in enumerate([(c, 0), (c, 1), (t, 0), (t, 1)]):
         expected = [0] * buckets
         for j in range(size):
-            sign = -1 if (signs[j] >> table) & 1 else 1
+            sign = -1 if signs[j] else 1
             expected[(starts[table, j // window] + j % window) % buckets] += sign * int(vector[j])
         assert [int(v) % p for v in tables[row, :buckets]] == [v % p for v in expected]
 
@@ -134,7 +137,8 @@ def test_fine_rows_match_integer_sums(field: Field) -> None:
 @both
 def test_add_slot_matches_python_integers(field: Field) -> None:
     p = field.modulus
-    slot, c, t = (edge_words(field, 50, label) for label in ("s", "c", "t"))
+    slot = field.lift(edge_words(field, 50, "s"))
+    c, t = (edge_words(field, 50, label) for label in ("c", "t"))
     kappa = p - 3
     expected_c = [(int(a) + int(s)) % p for a, s in zip(c, slot, strict=True)]
     expected_t = [(int(b) + kappa * int(s)) % p for b, s in zip(t, slot, strict=True)]
@@ -170,3 +174,18 @@ def test_rejected_words_are_drawn_again_whatever_the_block_size(field: Field) ->
 
 def test_a_stream_never_prints_its_key() -> None:
     assert repr(FieldStream(M31, ROOT, "test")) == "FieldStream(<redacted>)"
+
+
+def test_rounding_is_floor_of_value_plus_draw() -> None:
+    values = np.array([0.0, 0.25, -0.25, 3.75, -3.75, 1e-9], dtype=np.float64)
+    for draw in (0, 1 << 30, 3 << 30, (1 << 32) - 1):
+        out = np.empty(values.size, dtype=np.int64)
+        round_randomly(values, 4.0, np.full(values.size, draw, dtype=np.uint32), out)
+        assert out.tolist() == [math.floor(4.0 * v + draw / 2**32) for v in values]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_square_sum_is_taken_in_double_precision(dtype: type) -> None:
+    """Float32 squares of 1e25 overflow. Bound: 1000 additions, one unit of rounding each."""
+    values = (np.random.Generator(np.random.PCG64(5)).standard_normal(1000) * 1e25).astype(dtype)
+    assert square_sum(values) == pytest.approx(math.fsum(float(v) ** 2 for v in values), rel=1000 * 2.0**-52)

@@ -13,7 +13,7 @@ import ebscfl
 
 SOURCE = Path(ebscfl.__file__).parent
 LAYERS = [
-    {"errors", "ids", "rng", "arrays", "field", "linalg", "vectors", "plain"},
+    {"errors", "ids", "rng", "arrays", "field", "linalg", "vectors", "plain", "settings_table"},
     {"paper", "sealed", "secagg"},
     {"learning", "rules", "attacks"},
     {"protocol"},

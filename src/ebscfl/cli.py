@@ -11,10 +11,10 @@ from typing import Annotated
 import click
 import typer
 
-from ebscfl import cli_output
+from ebscfl import cli_output, cli_round
 from ebscfl.errors import EbscflError, UsageError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Robust clustered federated learning, simulated.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Secure, robust, clustered federated learning.")
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what is there, fetch it, check it.")
 app.add_typer(data_app, name="data")
 
@@ -54,6 +54,9 @@ def run_command(
     else:
         cli_output.print_results(result)
     cli_output.print_where(result.run_dir, page)
+
+
+app.command("round")(cli_round.round_command)
 
 
 @app.command("presets")

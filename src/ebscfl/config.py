@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ebscfl.algorithms import ALGORITHMS, ServerSettings
-from ebscfl.algorithms.aggregation import PROTOCOLS
+from ebscfl.algorithms.aggregation import PROTOCOLS, normalization
 from ebscfl.errors import ConfigError
 from ebscfl.learning.local import LocalSettings
 from ebscfl.learning.models import MODEL_NAMES
@@ -87,6 +87,57 @@ class AttackSettings:
 
 
 @dataclass(frozen=True)
+class SecureSettings:
+    """[secure]: options of the protocol; each applies to the protocols named, the others ignore it."""
+
+    segment: int | None = None
+    """paper: t, coordinates in a segment; none: 2."""
+    group: int | None = None
+    """paper: xi_1, clients in a leaf group; none: 1."""
+    zeta: str = "printed"
+    """paper: decode masks that sum to zero (printed) or to an invertible matrix of trace zero (traceless)."""
+    field: str | None = None
+    """sealed: m31 or m61; none: the smaller one that is exact enough."""
+    quorum: int | None = None
+    """sealed: uploads without which nothing is released; none: more than half of the clients."""
+    tolerated: int | None = None
+    """sealed: clients whose tags may fail before the server is taken for the liar; none: quorum - 1."""
+    min_slot_weight: float = 0.0
+    """sealed: trust weight under which a cluster's sum is not released."""
+    epsilon: float | None = None
+    """sealed: differential privacy budget of the whole run; none: no noise."""
+    delta: float = 1e-5
+    """sealed: delta of that budget."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range; what depends on the number of clients is checked by the protocol."""
+        for name in ("segment", "group", "quorum"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.zeta not in ("printed", "traceless"):
+            raise ConfigError(f"zeta must be printed or traceless, not {self.zeta!r}")
+        if self.field not in (None, "m31", "m61"):
+            raise ConfigError(f"field must be m31, m61 or none, not {self.field!r}")
+        if self.epsilon is not None and not 0 < self.epsilon < float("inf"):
+            raise ConfigError(f"epsilon must be a positive number or none, not {self.epsilon}")
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"delta must lie between 0 and 1, not {self.delta}")
+
+    def options(self, protocol: str, rounds: int) -> dict[str, Any]:
+        """The options ``protocol`` understands, those left open not named."""
+        if protocol in ("paper", "paper-naive"):
+            given: dict[str, Any] = {"segment": self.segment, "group": self.group, "zeta": self.zeta}
+        elif protocol == "sealed":
+            given = {name: getattr(self, name) for name in ("field", "quorum", "tolerated", "min_slot_weight")}
+            if self.epsilon is not None:
+                given |= {"epsilon": self.epsilon, "delta": self.delta, "dp_rounds": rounds}
+        else:
+            given = {}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that decides what a run computes."""
 
@@ -100,8 +151,8 @@ class RunConfig:
     device: str = "cpu"
     evaluation: str = "own"
     """own: FA, MA and NA on every honest client's own distribution; global: on the union of all domains."""
-    protocol: str = "plain"
-    """Who computes RFCA's aggregate: plain arithmetic, or a secure protocol."""
+    protocol: str = "sealed"
+    """Who computes RFCA's aggregate: direct (the rule, no roles), or the roles of plain, paper, paper-naive, sealed."""
     methods: tuple[str, ...] = ("fedavg", "ifca", "fltrust", "rfca")
     attacks: tuple[str, ...] = ("label-flip",)
     """Attacks beside the run without any, which is always made (NA)."""
@@ -110,6 +161,7 @@ class RunConfig:
     local: LocalSettings = field(default_factory=LocalSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     attack: AttackSettings = field(default_factory=AttackSettings)
+    secure: SecureSettings = field(default_factory=SecureSettings)
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, and what no round could survive (Krum with too few clients)."""
@@ -121,6 +173,10 @@ class RunConfig:
         for name, allowed in (("device", DEVICES), ("evaluation", EVALUATIONS), ("protocol", PROTOCOLS)):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        if normalization(self.protocol, self.server.normalize) != self.server.normalize:
+            # The paper's protocol divides by the weight of all m clusters; m times the rate undoes that scaling.
+            server = replace(self.server, normalize="global", eta=self.server.eta * self.server.clusters)
+            object.__setattr__(self, "server", server)
         _known("methods", self.methods, ALGORITHMS)
         _known("attacks", self.attacks, (*ATTACKS, NO_ATTACK))
         if self.attacks and set(self.attacks) != {NO_ATTACK} and self.num_attackers == 0:

@@ -15,6 +15,8 @@ from ebscfl.errors import UsageError
 from ebscfl.rng import SecretStream
 
 F64 = npt.NDArray[np.float64]
+Real = npt.NDArray[np.floating]
+"""float64 or, where a function says so, numpy's longdouble."""
 
 ZERO_SUM_TOLERANCE = 1e-12
 """How far `zero_sum_unit_rows` may be from its two conditions: length of the sum, and of any row from 1."""
@@ -36,6 +38,39 @@ def orthogonal_blocks(stream: SecretStream, *, count: int, rows: int, cols: int,
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
     q *= np.where(diagonal < 0.0, -1.0, 1.0)[..., None, :]
     return np.ascontiguousarray(np.swapaxes(q, -2, -1)).reshape(*batch, count, rows, cols)
+
+
+def extended_orthogonal(frame: F64) -> Real:
+    """The (..., k, k) orthogonal ``frame`` with the digits of longdouble: two Newton-Schulz steps 3/2 F - 1/2 F F^T F.
+
+    Where longdouble is no wider than float64 (some platforms) this returns the frame's own precision.
+    """
+    result: Real = frame.astype(np.longdouble)
+    for _ in range(2):
+        result = 1.5 * result - 0.5 * (result @ np.swapaxes(result, -1, -2) @ result)
+    return result
+
+
+def extended_inverse(matrix: F64, inverse: F64) -> Real:
+    """``inverse`` of ``matrix`` with the digits of longdouble: two Newton steps X (2 I - A X)."""
+    result: Real = inverse.astype(np.longdouble)
+    twice = 2.0 * np.eye(matrix.shape[-1], dtype=np.longdouble)
+    for _ in range(2):
+        result = result @ (twice - matrix.astype(np.longdouble) @ result)
+    return result
+
+
+def split(values: Real) -> F64:
+    """A longdouble array as two float64 arrays that sum to it, (2, ...): how such numbers are stored and sent."""
+    leading = values.astype(np.float64)
+    return np.stack([leading, (values - leading).astype(np.float64)])
+
+
+def join(parts: F64) -> Real:
+    """The inverse of `split`."""
+    leading: Real = parts[0].astype(np.longdouble)
+    whole: Real = leading + parts[1]
+    return whole
 
 
 def zero_sum_unit_rows(stream: SecretStream, *, count: int, dim: int) -> F64:
@@ -89,12 +124,12 @@ def _alternate(drawn: F64) -> F64 | None:
     return rows if good else None
 
 
-def signed_square(values: F64) -> F64:
+def signed_square(values: Real) -> Real:
     """F of the paper: elementwise sign(a)·a^2."""
     return values * np.abs(values)
 
 
-def signed_root(values: F64) -> F64:
+def signed_root(values: Real) -> Real:
     """F^-1 of the paper: elementwise sign(a)·sqrt(|a|), the inverse of `signed_square`; 0 stays 0."""
     return np.copysign(np.sqrt(np.abs(values)), values)
 

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from tiny_federation import DIM, LIKES_0, LIKES_1, basis, environment, federation
 from torch import Tensor
 
 from ebscfl.algorithms import ALGORITHMS, ServerState
-from ebscfl.algorithms.aggregation import aggregate_clustered
 from ebscfl.algorithms.rfca import clustered_root_updates
-from ebscfl.errors import ConfigError
 
 RFCA = ALGORITHMS["rfca"]
 MODELS = torch.stack([LIKES_0, LIKES_1])
@@ -117,10 +114,3 @@ def test_broken_uploads_are_dropped_and_the_round_goes_on() -> None:
     state, report = RFCA.round(env, STATE, 1)
     assert torch.equal(state.models, MODELS)
     assert report.weights == (0.0,) * 4
-
-
-def test_unknown_protocol_is_refused() -> None:
-    with pytest.raises(ConfigError, match="protocol must be one of plain"):
-        aggregate_clustered(
-            uploads(), torch.tensor([0, 1, 0, 0]), SERVER, normalize="cluster", protocol="x", root=b"", round_id=1
-        )

@@ -27,7 +27,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def timeless(run_dir: Path) -> list[Line]:
     """The metrics of a run without the times."""
-    return [{**line, "seconds": None} for line in read_lines(run_dir / "metrics.jsonl")]
+    return [{**line, "seconds": None, "role_seconds": None} for line in read_lines(run_dir / "metrics.jsonl")]
 
 
 class StopAfter:

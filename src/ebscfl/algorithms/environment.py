@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ebscfl.algorithms.aggregation import Aggregator, aggregate_directly
 from ebscfl.algorithms.settings import ServerSettings
 from ebscfl.arrays import Array, as_tensor
 from ebscfl.learning.federation import FederatedData
@@ -72,7 +73,8 @@ class Environment:
     server: ServerSettings
     faulty: int = 0
     adversary: Adversary = field(default_factory=NoAdversary)
-    protocol: str = "plain"
+    aggregator: Aggregator = aggregate_directly
+    """Who computes RFCA's aggregate."""
     choice_data: FederatedData | None = None
     """Data clients choose their cluster with, where it is not what they train on (attackers that claim the cluster of
     their clean data)."""
@@ -107,6 +109,7 @@ class RoundReport:
     events: tuple[str, ...] = ()
     bytes: Mapping[str, int] | None = None
     role_seconds: Mapping[str, float] | None = None
+    privacy: Mapping[str, float] | None = None  # epsilon of this round, epsilon_total of the run so far, delta
 
 
 @dataclass(frozen=True)

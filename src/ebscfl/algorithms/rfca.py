@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ebscfl.algorithms.aggregation import aggregate_clustered
 from ebscfl.algorithms.environment import (
     Algorithm,
     Environment,
@@ -75,13 +74,12 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
         report = RoundReport(tuple(clusters.tolist()), (0.0,) * env.num_clients, clock.seconds, events=events)
         if len(kept) == 0:
             return state, report
-        outcome = aggregate_clustered(
+        outcome = env.aggregator(
             uploads.updates[kept],
             clusters[kept],
             server_updates,
+            clients=kept,
             normalize=env.server.normalize,
-            protocol=env.protocol,
-            root=env.root,
             round_id=round_id,
         )
         # theta_j <- theta_j + eta * ||g_0^j|| * aggregate_j; a cluster without trusted members gets a zero aggregate.
@@ -99,6 +97,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
         (*events, *outcome.events),
         outcome.bytes,
         outcome.role_seconds,
+        outcome.privacy,
     )
 
 

@@ -104,26 +104,16 @@ def _dot_pair(c: Words, t: Words, g: npt.NDArray[np.int32]) -> tuple[Any, Any]:
 
 
 @njit(nogil=True, inline="always")
-def _spread(c: Words, t: Words, signs: npt.NDArray[np.uint8], a: Words, b: Words, d: Words, e: Words) -> None:
-    """Add a block with random signs to a window of each coarse table: c to a and b, t to d and e."""
-    for i in range(c.size):
-        sign = np.int32(signs[i])
-        flip0 = np.uint32(np.uint32(-(sign & 1)) & _P32)
-        flip1 = np.uint32(np.uint32(-((sign >> 1) & 1)) & _P32)
-        x = c[i]
-        z = np.uint32(a[i] + np.uint32(x ^ flip0))
+def _spread(v: Words, signs: npt.NDArray[np.uint8], a: Words, b: Words) -> None:
+    """Add a block with its random signs to a window of each coarse table, a and b."""
+    for i in range(v.size):
+        word = np.uint32(v[i] ^ np.uint32(np.uint32(-np.int32(signs[i])) & _P32))
+        z = np.uint32(a[i] + word)
         less = np.uint32(z - _P32)
         a[i] = z if z < less else less
-        z = np.uint32(b[i] + np.uint32(x ^ flip1))
+        z = np.uint32(b[i] + word)
         less = np.uint32(z - _P32)
         b[i] = z if z < less else less
-        x = t[i]
-        z = np.uint32(d[i] + np.uint32(x ^ flip0))
-        less = np.uint32(z - _P32)
-        d[i] = z if z < less else less
-        z = np.uint32(e[i] + np.uint32(x ^ flip1))
-        less = np.uint32(z - _P32)
-        e[i] = z if z < less else less
 
 
 @njit(cache=True, nogil=True)
@@ -138,7 +128,8 @@ def scan(
 ) -> tuple[int, int]:
     """The fused pass: reads c and t once, returns (<c,g>, <t,g>) and adds to the four coarse ``tables``.
 
-    tables: (4, buckets + window), rows (c table 0, c table 1, t table 0, t table 1); starts: (2, blocks).
+    tables: (4, buckets + window), rows (c table 0, c table 1, t table 0, t table 1); starts: (2, blocks);
+    signs: 1 where a coordinate is negated.
     """
     prime = np.int64(0x7FFFFFFF)
     first = np.int64(0)
@@ -151,15 +142,9 @@ def scan(
         first = (first + u) % prime
         second = (second + v) % prime
         one, two = starts[0, block], starts[1, block]
-        _spread(
-            c[low:high],
-            t[low:high],
-            signs[low:high],
-            tables[0, one : one + size],
-            tables[1, two : two + size],
-            tables[2, one : one + size],
-            tables[3, two : two + size],
-        )
+        sign = signs[low:high]
+        _spread(c[low:high], sign, tables[0, one : one + size], tables[1, two : two + size])
+        _spread(t[low:high], sign, tables[2, one : one + size], tables[3, two : two + size])
     return int(first), int(second)
 
 
@@ -186,14 +171,15 @@ def wrap_tables(tables: Any, buckets: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def add_slot(slot: Words, kappa: int, c: Words, t: Words) -> None:
-    """c += slot and t += kappa * slot, in place on one slot of the pads."""
+def add_slot(slot: npt.NDArray[np.int64], kappa: int, c: Words, t: Words) -> None:
+    """c += slot and t += kappa * slot, in place on one slot of the pads; slot holds integers of size at most p/2."""
     factor = np.uint64(kappa)
     for i in range(slot.size):
-        z = np.uint32(c[i] + slot[i])
+        word = np.uint32(slot[i] + (np.int64(0x7FFFFFFF) & (slot[i] >> np.int64(63))))
+        z = np.uint32(c[i] + word)
         less = np.uint32(z - _P32)
         c[i] = z if z < less else less
-        w = factor * np.uint64(slot[i]) + np.uint64(t[i])
+        w = factor * np.uint64(word) + np.uint64(t[i])
         w = (w & _P) + (w >> _SHIFT)
         w = (w & _P) + (w >> _SHIFT)
         low = np.uint32(w)

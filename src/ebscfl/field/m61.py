@@ -124,11 +124,9 @@ def _dot_block(v: Words, g: npt.NDArray[np.int32]) -> Any:
 @njit(nogil=True, inline="always")
 def _spread(v: Words, signs: npt.NDArray[np.uint8], a: Words, b: Words) -> None:
     for i in range(v.size):
-        sign = np.uint64(signs[i])
-        flip = (np.uint64(0) - (sign & np.uint64(1))) & _P
-        a[i] = _plus(a[i], v[i] ^ flip)
-        flip = (np.uint64(0) - ((sign >> np.uint64(1)) & np.uint64(1))) & _P
-        b[i] = _plus(b[i], v[i] ^ flip)
+        word = v[i] ^ ((np.uint64(0) - np.uint64(signs[i])) & _P)
+        a[i] = _plus(a[i], word)
+        b[i] = _plus(b[i], word)
 
 
 @njit(cache=True, nogil=True)
@@ -143,7 +141,8 @@ def scan(
 ) -> tuple[int, int]:
     """The fused pass: reads c and t once, returns (<c,g>, <t,g>) and adds to the four coarse ``tables``.
 
-    tables: (4, buckets + window), rows (c table 0, c table 1, t table 0, t table 1); starts: (2, blocks).
+    tables: (4, buckets + window), rows (c table 0, c table 1, t table 0, t table 1); starts: (2, blocks);
+    signs: 1 where a coordinate is negated.
     """
     first = np.uint64(0)
     second = np.uint64(0)
@@ -180,9 +179,10 @@ def wrap_tables(tables: Any, buckets: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def add_slot(slot: Words, kappa: int, c: Words, t: Words) -> None:
-    """c += slot and t += kappa * slot, in place on one slot of the pads."""
+def add_slot(slot: npt.NDArray[np.int64], kappa: int, c: Words, t: Words) -> None:
+    """c += slot and t += kappa * slot, in place on one slot of the pads; slot holds integers of size at most p/2."""
     factor = np.uint64(kappa)
     for i in range(slot.size):
-        c[i] = _plus(c[i], slot[i])
-        t[i] = _plus(t[i], _times(factor, slot[i]))
+        word = np.uint64(slot[i] + (np.int64((1 << 61) - 1) & (slot[i] >> np.int64(63))))
+        c[i] = _plus(c[i], word)
+        t[i] = _plus(t[i], _times(factor, word))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ebscfl.linalg import F64, conditioned_pair, orthogonal_blocks, zero_sum_blocks
+from ebscfl.linalg import F64, Real, conditioned_pair, join, orthogonal_blocks, split, zero_sum_blocks
 from ebscfl.paper import skt
 from ebscfl.paper.keys import FactoredScoringKey, TransformKeys
 from ebscfl.paper.parameters import PaperParameters
@@ -26,15 +26,17 @@ def scoring_columns(
 ) -> tuple[F64, F64]:
     """b_jk = M'_j^T sum_c A_c^T g0^c_k, (G, xi_1, s, u), and d_j = M'_{j+2n}^T mu_j^-1 / s, (G, xi_1, u).
 
-    delta_ik b_jk summed over k is the cosine w_i if j is client i's slot, else 0; delta_ik d_j likewise gives 1. With
-    |mu_j|^2 = 1/s the factor mu_j^-1 / s = mu_j^T / (s |mu_j|^2) is mu_j^T itself.
+    delta_ik b_jk summed over k is the cosine w_i if j is client i's slot, else 0; delta_ik d_j likewise gives 1, where
+    mu_j^-1 = mu_j^T / |mu_j|^2.
     """
     size = params.group_size
     spread = spread_over_clusters(params, cluster_basis, server_updates)  # (s, p)
     value = spread @ update_basis[:, :size]
-    inverse = masks / (params.num_segments * np.einsum("np,np->n", masks, masks))[:, None]
-    mask = params.by_slot(inverse)[:, :, None, :] @ update_basis[:, 2 * size :]
-    return value, mask[:, :, 0, :]
+    # mu_j M'_{j+2n} as it stands, rounded, in ek^1: scaling by its own length makes the hidden 1 exact to one ulp.
+    carried = (params.by_slot(masks)[:, :, None, :] @ update_basis[:, 2 * size :])[:, :, 0, :]
+    squares = np.einsum("gcu,gcu->gc", carried, carried)[:, :, None]
+    mask = np.divide(carried, params.num_segments * squares, out=np.zeros_like(carried), where=squares > 0.0)
+    return value, mask
 
 
 def spread_over_clusters(params: PaperParameters, cluster_basis: F64, per_cluster: F64) -> F64:
@@ -46,7 +48,7 @@ def spread_over_clusters(params: PaperParameters, cluster_basis: F64, per_cluste
     return segments @ cluster_basis.reshape(m * t, params.width)
 
 
-def factored_scoring_key(stream: SecretStream, value_columns: F64, mask_columns: F64, maps: F64) -> FactoredScoringKey:
+def factored_scoring_key(stream: SecretStream, value_columns: F64, mask_columns: F64, maps: Real) -> FactoredScoringKey:
     """The rank factors of the dense alpha' behind a random invertible gauge: [B_k T | ...]·T^-1 C.
 
     T is block triangular, T = [[P, 0], [Q, S]]: the second block of columns stays free of the value columns and so
@@ -64,11 +66,11 @@ def factored_scoring_key(stream: SecretStream, value_columns: F64, mask_columns:
     mask = np.swapaxes(low, 1, 2) @ mask_columns
     first = top_inverse @ maps[:, :slots]
     second = low_inverse @ (maps[:, slots:] - mix @ first)
-    return FactoredScoringKey(value_factor=value, mask_factor=mask, maps=np.concatenate([first, second], axis=1))
+    return FactoredScoringKey(value_factor=value, mask_factor=mask, maps=split(np.concatenate([first, second], axis=1)))
 
 
-def factored_score(key: FactoredScoringKey, group: int, delta: F64) -> F64:
-    """alpha_i of one upload (s, u) -> (q, q): 2·xi_1 inner products over the upload, then one small combination."""
+def factored_score(key: FactoredScoringKey, group: int, delta: F64) -> Real:
+    """alpha_i of one upload (s, u) -> (q, q) longdouble: 2·xi_1 inner products, then one small combination."""
     factors = key.value_factor[group]
     flat = delta.reshape(-1)
     # One dot a slot streams the factor once; BLAS's matrix-vector product is slower for this few rows.
@@ -76,7 +78,7 @@ def factored_score(key: FactoredScoringKey, group: int, delta: F64) -> F64:
     by_mask = key.mask_factor[group] @ (np.ones(len(delta)) @ delta)
     size = round(key.maps.shape[-1] ** 0.5)
     coefficients = np.concatenate([by_value, by_mask])
-    alpha: F64 = coefficients @ key.maps[group]
+    alpha: Real = coefficients @ join(key.maps[:, group])
     return alpha.reshape(size, size)
 
 
@@ -129,8 +131,8 @@ def _annihilated(params: PaperParameters, stream: SecretStream, masks: F64) -> F
     squares = np.einsum("np,np->n", masks, masks)
     inverse = masks / squares[:, None]  # mu_i^-1, the right inverse of mu_i as a column
     rho = zero_sum_blocks(stream, count=n, shape=(1, cols)) * np.sqrt(squares[:, None, None] / cols)
-    bound: F64 = inverse[:, :, None] @ (rho - masks[:, None, :] @ free)
-    return free + bound
+    tied: F64 = free + inverse[:, :, None] @ (rho - masks[:, None, :] @ free)
+    return tied
 
 
 def decode_key(weight_slots: F64, update_slots: F64) -> F64:

@@ -6,13 +6,19 @@ for everything random inside keys, `refresh` USAGE_PAPER_ROUND with the round id
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ebscfl.errors import UsageError
 from ebscfl.linalg import (
     F64,
     conditioned_pair,
+    extended_inverse,
+    extended_orthogonal,
+    join,
     orthogonal_blocks,
+    split,
     traceless_invertible,
     zero_sum_matrices,
     zero_sum_unit_rows,
@@ -26,6 +32,7 @@ from ebscfl.paper.keys import (
     DenseScoringKey,
     FactoredScoringKey,
     RoundKeys,
+    SecretArrays,
     ServerKey,
     ServerRoundKey,
     TransformKeys,
@@ -44,45 +51,31 @@ def zeta_condition(width: int) -> float:
 
 def deal(params: PaperParameters, server_updates: F64, secret: bytes) -> Dealt:
     """All keys of a run for the (m, l) server updates; ``secret`` is a 32-byte root that only the key center knows."""
-    p, q, size = params.width, params.weight_width, params.group_size
     updates = unit_server_updates(params, server_updates)
     basis = SecretStream(secret, USAGE_PAPER_BASIS)
     stream = SecretStream(secret, USAGE_PAPER_KEYS)
-    cluster_basis = orthogonal_blocks(basis, count=params.num_clusters, rows=params.segment_len, cols=p)
-    value, mask = srfc.draw_bases(basis, slots=size, rows=p, batch=(params.num_groups,))
+    cluster_basis = orthogonal_blocks(basis, count=params.num_clusters, rows=params.segment_len, cols=params.width)
     update_basis = orthogonal_blocks(
-        basis, count=3 * size, rows=p, cols=params.update_width, batch=(params.num_groups,)
+        basis, count=3 * params.group_size, rows=params.width, cols=params.update_width, batch=(params.num_groups,)
     )
-
-    scramble, scramble_inverse = conditioned_pair(
-        stream, size=p, condition=SCRAMBLE_CONDITION, batch=(params.num_groups, size)
-    )
-    total = traceless_invertible(stream, size=p) if params.zeta == "traceless" else None
-    zeta, zeta_inverse = zero_sum_matrices(
-        stream, count=params.num_clients, size=p, condition=zeta_condition(p), total=total
-    )
-    masks = zero_sum_unit_rows(stream, count=params.num_clients, dim=p) / np.sqrt(params.num_segments)
-    relu = srfc.relu_keys(
-        srfc.draw_masks(stream, value, params.occupied()), value, mask, scramble_inverse, params.by_slot(zeta)
-    )
-    verifiers = stream.normal((params.num_clients, params.num_segments, params.segment_len))
-    core, cover = srfc.hidden_maps(value, mask, scramble)
+    weights = _weight_space(params, basis, stream)
+    masks = zero_sum_unit_rows(stream, count=params.num_clients, dim=params.width) / np.sqrt(params.num_segments)
     kept = DealerSecret(
         root=np.frombuffer(secret, dtype=np.uint8).copy(),
         cluster_basis=cluster_basis.copy(),
         update_basis=update_basis,
         masks=masks,
-        weight_maps=np.concatenate([core, cover], axis=1).reshape(params.num_groups, 2 * size, q * q),
-        verifiers=verifiers,
+        weight_maps=weights.maps,
+        verifiers=stream.normal((params.num_clients, params.num_segments, params.segment_len)),
     )
-    transform, decode_key = _transformation(params, stream, (value, mask), update_basis, zeta_inverse, masks)
+    transform, decode_key = _transformation(params, stream, weights, update_basis, masks)
     server_key = ServerKey(
         cluster_basis=cluster_basis.copy(),
         scoring_key=_scoring_key(params, kept, updates),
-        sum_basis=relu.sum_basis,
-        relu_key_1=relu.relu_key_1,
-        relu_key_2=relu.relu_key_2,
-        relu_key_3=relu.relu_key_3,
+        sum_basis=split(weights.relu.sum_basis),
+        relu_key_1=split(weights.relu.relu_key_1),
+        relu_key_2=split(weights.relu.relu_key_2),
+        relu_key_3=split(weights.relu.relu_key_3),
         decode_key=decode_key,
         verification_key=_verification_key(params, kept),
         transform=transform,
@@ -94,6 +87,40 @@ def deal(params: PaperParameters, server_updates: F64, secret: bytes) -> Dealt:
         for i in range(params.num_clients)
     )
     return Dealt(client_keys=client_keys, server_key=server_key, secret=kept)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _WeightSpace(SecretArrays):
+    """The key spaces of the weights while they are dealt."""
+
+    value_basis: F64  # (G, xi_1, p, q) M_i
+    mask_basis: F64  # (G, xi_1, p, q) M_{i+n}
+    zeta_inverse: F64  # (n, p, p)
+    maps: F64  # (2, G, 2·xi_1, q·q), see DealerSecret
+    relu: srfc.ReluKeys
+
+
+def _weight_space(params: PaperParameters, basis: SecretStream, stream: SecretStream) -> _WeightSpace:
+    """M, R', zeta and the SRFC keys made of them; M and R'^-1 carry longdouble digits until they are split."""
+    p, q, size, groups = params.width, params.weight_width, params.group_size, params.num_groups
+    drawn = srfc.draw_bases(basis, slots=size, rows=p, batch=(groups,))
+    frame = np.concatenate(drawn, axis=1).reshape(groups, q, q)
+    bases = extended_orthogonal(frame).reshape(groups, 2 * size, p, q)
+    value, mask = bases[:, :size], bases[:, size:]
+    scramble, inverse = conditioned_pair(stream, size=p, condition=SCRAMBLE_CONDITION, batch=(groups, size))
+    total = traceless_invertible(stream, size=p) if params.zeta == "traceless" else None
+    zeta, zeta_inverse = zero_sum_matrices(
+        stream, count=params.num_clients, size=p, condition=zeta_condition(p), total=total
+    )
+    masks = srfc.draw_masks(stream, value, params.occupied())
+    core, cover = srfc.hidden_maps(value, mask, scramble)
+    return _WeightSpace(
+        value_basis=value.astype(np.float64),
+        mask_basis=mask.astype(np.float64),
+        zeta_inverse=zeta_inverse,
+        maps=split(np.concatenate([core, cover], axis=1).reshape(groups, 2 * size, q * q)),
+        relu=srfc.relu_keys(masks, value, mask, extended_inverse(scramble, inverse), params.by_slot(zeta)),
+    )
 
 
 def unit_server_updates(params: PaperParameters, server_updates: F64) -> F64:
@@ -152,7 +179,7 @@ def dense_twin(params: PaperParameters, dealer_secret: DealerSecret, server_upda
         dealer_secret.masks,
         unit_server_updates(params, server_updates),
     )
-    return naive.dense_scoring_key(value, mask, dealer_secret.weight_maps)
+    return naive.dense_scoring_key(value, mask, dealer_secret.weight_maps[0])
 
 
 def _scoring_key(
@@ -160,10 +187,10 @@ def _scoring_key(
 ) -> DenseScoringKey | FactoredScoringKey:
     value, mask = compressed.scoring_columns(params, kept.cluster_basis, kept.update_basis, kept.masks, unit_updates)
     if params.scheme == "naive":
-        return naive.dense_scoring_key(value, mask, kept.weight_maps)
+        return naive.dense_scoring_key(value, mask, kept.weight_maps[0])
     # The gauge T is the same in every deal of a run: it hides nothing that alpha' of the paper would not show.
     stream = SecretStream(kept.root.tobytes(), USAGE_PAPER_KEYS, "gauge")
-    return compressed.factored_scoring_key(stream, value, mask, kept.weight_maps)
+    return compressed.factored_scoring_key(stream, value, mask, join(kept.weight_maps))
 
 
 def _verification_key(params: PaperParameters, kept: DealerSecret) -> F64:
@@ -178,22 +205,16 @@ def _verification_key(params: PaperParameters, kept: DealerSecret) -> F64:
 
 
 def _transformation(
-    params: PaperParameters,
-    stream: SecretStream,
-    weight_basis: tuple[F64, F64],
-    update_basis: F64,
-    zeta_inverse: F64,
-    masks: F64,
+    params: PaperParameters, stream: SecretStream, weights: _WeightSpace, update_basis: F64, masks: F64
 ) -> tuple[TransformKeys | None, F64]:
     if params.scheme == "naive":
-        n = params.num_clients
-        blocks = np.concatenate([weight_basis[0][0], weight_basis[1][0]])
-        return None, compressed.decode_key(blocks, update_basis[0, : 3 * n])
+        blocks = np.concatenate([weights.value_basis[0], weights.mask_basis[0]])
+        return None, compressed.decode_key(blocks, update_basis[0])
     return compressed.transform_keys(
         params,
         stream,
-        weight_basis=weight_basis,
+        weight_basis=(weights.value_basis, weights.mask_basis),
         update_basis=update_basis,
-        zeta_inverse=zeta_inverse,
+        zeta_inverse=weights.zeta_inverse,
         masks=masks,
     )

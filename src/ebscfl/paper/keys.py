@@ -95,7 +95,7 @@ class FactoredScoringKey(SecretArrays):
 
     value_factor: F64  # (G, xi_1, s, u)
     mask_factor: F64  # (G, xi_1, u), the same for all segments
-    maps: F64  # (G, 2·xi_1, q·q)
+    maps: F64  # (2, G, 2·xi_1, q·q), a pair that sums to the maps (linalg.split)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -112,10 +112,10 @@ class ServerKey(SecretArrays):
 
     cluster_basis: F64  # (m, t, p) A
     scoring_key: DenseScoringKey | FactoredScoringKey  # alpha'
-    sum_basis: F64  # (G, p, q) beta
-    relu_key_1: F64  # (G, q, q) tau_1
-    relu_key_2: F64  # (G, q, q) tau_2
-    relu_key_3: F64  # (G, q, q) tau_3
+    sum_basis: F64  # (2, G, p, q) beta; this and the next three are pairs (linalg.split)
+    relu_key_1: F64  # (2, G, q, q) tau_1
+    relu_key_2: F64  # (2, G, q, q) tau_2
+    relu_key_3: F64  # (2, G, q, q) tau_3
     decode_key: F64  # (2pn, 3pn) dk
     verification_key: F64  # (G, s, u) the sum over the group of V_i sum_j A_j M'_{i+n}
     transform: TransformKeys | None  # None in the naive scheme: there is one key space only
@@ -133,7 +133,7 @@ class DealerSecret(SecretArrays):
     cluster_basis: F64  # (m, t, p) A
     update_basis: F64  # (G, 3·xi_1, p, u) all M'
     masks: F64  # (n, p) mu_i, of squared length 1/s
-    weight_maps: F64  # (G, 2·xi_1, q·q) M_i^T R'_i M_i, then M_{i+n}^T R'_i M_{i+n}
+    weight_maps: F64  # (2, G, 2·xi_1, q·q) pair: M_i^T R'_i M_i, then M_{i+n}^T R'_i M_{i+n}
     verifiers: F64  # (n, s, t) V_i
 
 

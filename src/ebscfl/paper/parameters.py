@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ebscfl.errors import CapacityError, ConfigError
 from ebscfl.linalg import F64
+
+FloatT = TypeVar("FloatT", bound=np.floating)
 
 SCHEMES = ("compressed", "naive")
 ZETAS = ("printed", "traceless")
@@ -111,7 +115,7 @@ class PaperParameters:
         slots = np.arange(self.num_groups * self.group_size) < self.num_clients
         return slots.astype(np.float64).reshape(self.num_groups, self.group_size)
 
-    def by_slot(self, per_client: F64) -> F64:
+    def by_slot(self, per_client: npt.NDArray[FloatT]) -> npt.NDArray[FloatT]:
         """(n, ...) -> (G, xi_1, ...), empty slots zero."""
         missing = self.num_groups * self.group_size - self.num_clients
         if missing:

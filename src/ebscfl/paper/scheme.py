@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import UsageError, VerificationError
-from ebscfl.linalg import F64
+from ebscfl.linalg import F64, Real, join
 from ebscfl.paper import compressed, naive, srfc
 from ebscfl.paper.keys import ClientKey, ClientRoundKey, DenseScoringKey, ServerKey, ServerRoundKey
 from ebscfl.paper.parameters import PaperParameters
@@ -58,7 +58,8 @@ def encode(
     if not 0 <= cluster < params.num_clusters:
         raise UsageError(f"cluster must be between 0 and {params.num_clusters - 1}, not {cluster}")
     values = np.ascontiguousarray(update, dtype=np.float64)
-    square = float(np.dot(values, values))
+    with np.errstate(over="ignore"):
+        square = float(np.dot(values, values))
     if not np.isfinite(square) or square == 0.0:
         raise UsageError("the update is zero, not finite, or too long to be squared: it cannot be scaled to length one")
     s, t = params.num_segments, params.segment_len
@@ -85,7 +86,8 @@ def verify(params: PaperParameters, server_key: ServerKey, round_key: ServerRoun
             culprits=[client],
         )
     flat = delta.reshape(-1)
-    square = float(np.dot(flat, flat))
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(flat, flat))
     if not abs(square - SQUARED_NORM) <= NORM_TOLERANCE:
         raise VerificationError(
             f"client {client}: the upload has squared length {square:.12g}, not {SQUARED_NORM:g}: not a unit update "
@@ -94,7 +96,7 @@ def verify(params: PaperParameters, server_key: ServerKey, round_key: ServerRoun
         )
     key = server_key.verification_key[params.group_of(client)].reshape(-1)
     error = abs(float(np.dot(key, flat)) - float(round_key.tags[client]))
-    if not error <= tag_tolerance(key):
+    if not error <= tag_tolerance(params):
         raise VerificationError(
             f"client {client}: the verification equation fails: the masks in its upload are not the ones dealt to it "
             f"for round {round_key.round_id}",
@@ -102,15 +104,18 @@ def verify(params: PaperParameters, server_key: ServerKey, round_key: ServerRoun
         )
 
 
-def tag_tolerance(verification_key: F64) -> float:
-    """Rounding allowed in the verification equation, see `TAG_SLACK`."""
-    flat = verification_key.reshape(-1)
-    length = float(np.sqrt(np.dot(flat, flat)))
-    return TAG_SLACK * float(np.finfo(np.float64).eps) * float(np.sqrt(flat.size * SQUARED_NORM)) * length
+def tag_tolerance(params: PaperParameters) -> float:
+    """Rounding allowed in the verification equation, see `TAG_SLACK`.
+
+    |vk| is not measured: per client its square is m times a chi-square number with s·t degrees of freedom.
+    """
+    s, u = params.upload_shape
+    length = np.sqrt(params.group_size * params.num_clusters * s * params.segment_len)
+    return float(TAG_SLACK * np.finfo(np.float64).eps * np.sqrt(s * u * SQUARED_NORM) * length)
 
 
-def score(params: PaperParameters, server_key: ServerKey, client: int, delta: F64) -> F64:
-    """Server: alpha_i, (q, q), which hides the cosine of the client's update with its cluster's server update."""
+def score(params: PaperParameters, server_key: ServerKey, client: int, delta: F64) -> Real:
+    """Server: alpha_i, (q, q) float64 or longdouble: it hides the cosine of the update with its server update."""
     key = server_key.scoring_key
     group = params.group_of(client)
     if isinstance(key, DenseScoringKey):
@@ -118,25 +123,25 @@ def score(params: PaperParameters, server_key: ServerKey, client: int, delta: F6
     return compressed.factored_score(key, group, delta)
 
 
-def relu_sum(params: PaperParameters, server_key: ServerKey, alphas: Sequence[F64] | F64) -> ReluSum:
+def relu_sum(params: PaperParameters, server_key: ServerKey, alphas: Sequence[Real] | Real) -> ReluSum:
     """Server: the encoded sum of ReLU(w_i) of all n clients and, by the trace, its value."""
-    stacked = np.asarray(alphas)
+    stacked = np.asarray(alphas, dtype=np.longdouble)
     if stacked.shape[:1] != (params.num_clients,):
         raise UsageError(f"the sum is over all {params.num_clients} clients, got {stacked.shape[0]} scores")
     keys = relu_keys(server_key)
     encoded = srfc.relu_encode(keys, params.by_slot(stacked))
     # In one group the zeta_i do not cancel; their traces do over all groups.
     total = float(srfc.relu_decode(encoded, keys.sum_basis).sum())
-    return ReluSum(encoded=encoded, total_weight=total)
+    return ReluSum(encoded=encoded.astype(np.float64), total_weight=total)
 
 
 def relu_keys(server_key: ServerKey) -> srfc.ReluKeys:
-    """The SRFC part of the server's key."""
+    """The SRFC part of the server's key, in longdouble."""
     return srfc.ReluKeys(
-        sum_basis=server_key.sum_basis,
-        relu_key_1=server_key.relu_key_1,
-        relu_key_2=server_key.relu_key_2,
-        relu_key_3=server_key.relu_key_3,
+        sum_basis=join(server_key.sum_basis),
+        relu_key_1=join(server_key.relu_key_1),
+        relu_key_2=join(server_key.relu_key_2),
+        relu_key_3=join(server_key.relu_key_3),
     )
 
 

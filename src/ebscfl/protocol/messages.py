@@ -160,10 +160,10 @@ class ServerKeyPackage(Message):
     code: ClassVar[int] = 34
     confidential: ClassVar[bool] = True
     cluster_basis: Float64s = wire(Array("f8", 3))  # (m, t, p)
-    sum_basis: Float64s = wire(Array("f8", 3))  # (G, p, q) beta
-    relu_key_1: Float64s = wire(Array("f8", 3))  # (G, q, q) tau_1
-    relu_key_2: Float64s = wire(Array("f8", 3))
-    relu_key_3: Float64s = wire(Array("f8", 3))
+    sum_basis: Float64s = wire(Array("f8", 4))  # (2, G, p, q) beta, as a pair of arrays that sum to it
+    relu_key_1: Float64s = wire(Array("f8", 4))  # (2, G, q, q) tau_1
+    relu_key_2: Float64s = wire(Array("f8", 4))
+    relu_key_3: Float64s = wire(Array("f8", 4))
     decode_key: Float64s = wire(Array("f8", 2))  # (2pn, 3pn) dk
     verification_key: Float64s = wire(Array("f8", 3))  # (G, s, u)
     transform: tuple[Float64s, ...] = wire(Items(Array("f8", 3), limit=2))  # weight and update tk; none if naive
@@ -178,7 +178,7 @@ class ScoringKey(Message):
     confidential: ClassVar[bool] = True
     value_factor: Float64s = wire(Array("f8", 4))  # (G, xi_1, s, u)
     mask_factor: Float64s = wire(Array("f8", 3))  # (G, xi_1, u)
-    maps: Float64s = wire(Array("f8", 3))  # (G, 2 xi_1, q q)
+    maps: Float64s = wire(Array("f8", 4))  # (2, G, 2 xi_1, q q), a pair
 
 
 @register

@@ -67,16 +67,36 @@ class Session:
         roles = {KDC: self.kdc, SERVER: self.server} | {client.address: client for client in self.clients}
         self.bus = Bus(roles, run_tag, keep_transcript=keep_transcript, wire=wire)
         self._round_id = 0
+        self._played = False
         # Once. Clients: enrol with the key centre, which answers each with its own key (where a protocol needs it).
         for client in self.clients:
             self.bus.act(client.address, client.enrol)
 
-    def round(self, updates: Floats, clusters: Sequence[int], server_updates: Floats) -> RoundResult:
-        """One round over all clients: row i of ``updates`` and entry i of ``clusters`` are client i's."""
+    def round(
+        self,
+        updates: Floats,
+        clusters: Sequence[int],
+        server_updates: Floats,
+        *,
+        clients: Sequence[int] | None = None,
+        round_id: int | None = None,
+    ) -> RoundResult:
+        """One round: row i of ``updates`` and entry i of ``clusters`` are client i's.
+
+        clients: who takes part, everybody by default; the rows of the others are not looked at.
+        round_id: at least this; keys are a function of it, so a resumed run that names its rounds repeats itself.
+        """
         self._check(updates, clusters, server_updates)
-        if self._round_id > 0:  # enrolment is paid for by the first round
+        if round_id is not None:
+            if round_id <= self._round_id:
+                raise UsageError(f"round {round_id} is not newer than {self._round_id}: a round id is used once")
+            self._round_id = round_id - 1
+        if self._played:  # enrolment is paid for by the first round
             self.bus.reset_meters()
-        taking_part: tuple[int, ...] = tuple(range(self.setup.num_clients))
+        self._played = True
+        taking_part = tuple(range(self.setup.num_clients)) if clients is None else tuple(clients)
+        if not set(taking_part) <= set(range(self.setup.num_clients)) or len(set(taking_part)) < len(taking_part):
+            raise UsageError(f"clients must be different numbers in 0..{self.setup.num_clients - 1}")
         culprits: dict[str, str] = {}
         restarts = 0
         while True:

@@ -24,13 +24,10 @@ from ebscfl.errors import ConfigError, DependencyError, UsageError
 from ebscfl.field import Signed
 from ebscfl.rng import USAGE_SEALED_DP, SecretStream
 from ebscfl.sealed.masks import VERSION
-from ebscfl.sealed.parameters import SealedParameters
+from ebscfl.sealed.parameters import MAX_SIGMA, SealedParameters
 
 MARGIN = 2.0**-38
 """Float decisions closer than this go to fractions. gamma is off by less than 2^-44 wherever exp(-gamma) > 2^-40."""
-
-MAX_SIGMA = 2**52
-"""Up to here sigma is exact in a double and a candidate of 64 sigma fits a signed 64-bit word."""
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,6 +8,7 @@ the pads themselves.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from ebscfl.errors import UsageError, VerificationError
 from ebscfl.field import Signed, Words
+from ebscfl.field.fixed import round_randomly, square_sum
 from ebscfl.rng import USAGE_SEALED_ROUNDING, SecretStream
 from ebscfl.sealed.masks import ClientKeys, pads
 from ebscfl.sealed.parameters import SealedParameters
@@ -49,12 +51,14 @@ class Upload:
 
 def unit(vector: Floats, *, name: str) -> npt.NDArray[np.float64]:
     """``vector`` in float64 with norm one; refuses NaN, infinity and zero."""
-    values = vector.astype(np.float64)
-    norm = float(np.sqrt(np.dot(values, values)))
-    if not np.isfinite(norm) or norm == 0.0:
+    return vector.astype(np.float64) / _norm(vector, name=name)
+
+
+def _norm(vector: Floats, *, name: str) -> float:
+    norm = math.sqrt(square_sum(vector))
+    if not math.isfinite(norm) or norm == 0.0:
         raise UsageError(f"{name} has norm {norm}: it must be finite and not zero")
-    values /= norm
-    return values
+    return norm
 
 
 def encode(
@@ -65,13 +69,10 @@ def encode(
         raise UsageError(f"an update is {params.dim} floats, not {update.shape} of {update.dtype}")
     if not 0 <= cluster < params.num_clusters:
         raise UsageError(f"cluster {cluster} does not exist: there are {params.num_clusters}")
-    values = unit(update, name=f"the update of client {client}")
-    values *= 2.0**params.update_bits
-    stream = SecretStream(rounding_root, USAGE_SEALED_ROUNDING, round_id, client)
-    values += stream.uint32(params.dim) * 2.0**-32
+    norm = _norm(update, name=f"the update of client {client}")
+    draws = SecretStream(rounding_root, USAGE_SEALED_ROUNDING, round_id, client).uint32(params.dim)
     slot = np.empty(params.slot_size, dtype=np.int64)
-    np.floor(values, out=values)
-    slot[:-1] = values
+    round_randomly(update, 2.0**params.update_bits / norm, draws, slot[:-1])
     slot[-1] = params.one_half
     return EncodedInput(cluster, slot)
 
@@ -81,10 +82,12 @@ def seal(params: SealedParameters, encoded: EncodedInput, keys: ClientKeys, out:
     words = pads(params, keys, out)
     low = encoded.cluster * params.slot_size
     high = low + params.slot_size
-    slot = params.field.embed(encoded.slot)
-    params.field.kernels.add_slot(slot, np.uint64(keys.kappa), words[0, low:high], words[1, low:high])
+    half = params.field.modulus // 2
+    if max(int(encoded.slot.max()), -int(encoded.slot.min())) > half:
+        raise UsageError(f"an input beyond +-{half} does not fit the field {params.field_name}")
+    params.field.kernels.add_slot(encoded.slot, np.uint64(keys.kappa), words[0, low:high], words[1, low:high])
     counts = params.field.zeros(params.num_clusters)
-    counts[encoded.cluster] = slot[-1]
+    counts[encoded.cluster] = int(encoded.slot[-1]) % params.field.modulus
     return Upload(words, guard_tags(params, counts, keys))
 
 

@@ -24,6 +24,9 @@ NORM_SQUARED = 1.25
 TYPICAL_WEIGHT = 0.5
 """Trust weight at which the planner weighs the error of rounding weights against that of rounding updates."""
 
+MAX_SIGMA = 2**52
+"""Noise up to this standard deviation is sampled exactly: sigma is exact in a double and 64 sigma fits 64 bits."""
+
 NOISE_TAIL = 10.0
 """Headroom left for Gaussian noise, in standard deviations: beyond it a coordinate lies with probability 1e-23."""
 
@@ -60,6 +63,8 @@ class SealedParameters:
             )
         if not 8 <= self.server_bits <= SERVER_BITS_LIMIT[self.field.name]:
             raise CapacityError(f"server_bits must lie in 8..{SERVER_BITS_LIMIT[self.field.name]}")
+        if self.noise_multiplier * self.sensitivity > MAX_SIGMA:
+            raise CapacityError("the noise is too large for the exact sampler: use fewer bits or a larger epsilon")
         half = self.field.modulus // 2
         if self.largest_sum > half:
             raise CapacityError(
@@ -141,6 +146,8 @@ def _best_split(field: Field, num_clients: int, dim: int, noise_multiplier: floa
     """(update_bits, weight_bits, server_bits) with the smallest expected error, or None if nothing fits."""
     # The largest number of bits b with room * 2^b <= p/2.
     budget = (field.modulus // 2 // _room(num_clients, noise_multiplier)).bit_length() - 1
+    if noise_multiplier > 0:  # sensitivity is below 1.5 * 2^(update_bits + weight_bits) wherever rounding is fine
+        budget = min(budget, math.floor(math.log2(MAX_SIGMA / (1.5 * noise_multiplier))))
     server_limit = SERVER_BITS_LIMIT[field.name]
     best: tuple[float, int, int, int] | None = None
     for update_bits in range(MIN_UPDATE_BITS, budget - MIN_WEIGHT_BITS + 1):

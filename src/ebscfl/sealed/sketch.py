@@ -1,8 +1,8 @@
 """Norm check by count-sketch (Charikar, Chen, Farach-Colton 2002) in two stages, so that the long one vectorizes.
 
-Stage one reads the input in windows of 2048 neighbors. Window w of table T is added, each coordinate with its own
-random sign, to 2048 neighboring buckets of a circle of 4096 that start at a random offset: one streaming add, no
-scatter. Stage two hashes each of the 4096 buckets on its own to 64 signed buckets, twice. Two tables, two rows
+Stage one gives every coordinate a random sign and reads the input in windows of 2048 neighbors. Each window is added,
+for each of two tables, to 2048 neighboring buckets of a circle of 4096 that start at a random offset: one streaming
+add, no scatter. Stage two hashes each of the 4096 buckets on its own to 64 signed buckets, twice. Two tables, two rows
 each: four rows of 64, all of them linear in the input, so they can be computed on c, t, r and b alike.
 
 Why the spike bound holds. Let a row pass only if its 64 buckets lie within s. If some coordinate is far from zero
@@ -12,7 +12,9 @@ a shifted copy of it covers the same large coordinates at one offset only, and 1
 window as long as the circle, two windows full of words near p/2, for which +v and -v are nearly the same word, would
 cancel at any offset.) What survives stage one large is hashed alone in stage two, and passes a row at 1 of 64. A
 table so lets a spike through with probability about 1/4096 + 1/64^2, both tables with (1/2048)^2 = 2.4e-7, whatever
-the spikes are; for spikes +v, -v that also need equal signs the rate is a sixteenth of it.
+the spikes are; spikes +v, -v also need matching signs. (A block of values that change slowly from neighbor to
+neighbor would fit at a few neighboring offsets; the random signs make no block slow, except where +v and -v agree,
+near 0 and p/2, and there the block's end, where large meets zero, still fits at one offset only.)
 
 The price of stage one is a little more variance: relative variance of a table 2/4096 against 2/64 of a row.
 """
@@ -44,7 +46,7 @@ ROW_LIMIT = 2.8
 class Sketch:
     """The random linear map of one batch of uploads; public once those uploads are in."""
 
-    signs: npt.NDArray[np.uint8]  # (width,) bit T = sign of the coordinate in table T
+    signs: npt.NDArray[np.uint8]  # (width,) 1 = negated, in both tables
     starts: npt.NDArray[np.int64]  # (TABLES, windows) first bucket of a window
     hashes: npt.NDArray[np.uint8]  # (ROWS, COARSE) bucket and sign of a coarse bucket; rows 0, 1 read table 0
 
@@ -63,7 +65,7 @@ def make_sketch(params: SealedParameters, seed: bytes) -> Sketch:
     """The sketch of a seed: server and key center make the same one."""
     signs = np.empty(params.width, dtype=np.uint8)
     SecretStream(seed, USAGE_SEALED_SKETCH, "signs").fill(signs)
-    signs &= np.uint8(3)
+    signs &= np.uint8(1)
     windows = -(-params.width // WINDOW)
     # COARSE divides 2^32, so the low bits of a uniform word are uniform.
     offsets = SecretStream(seed, USAGE_SEALED_SKETCH, "starts").uint32(TABLES * windows)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ebscfl.algorithms import ALGORITHMS, Algorithm, Environment, RoundReport, ServerState
+from ebscfl.algorithms.aggregation import make_aggregator
 from ebscfl.algorithms.environment import PHASES, root_settings
 from ebscfl.config import NO_ATTACK, RunConfig
 from ebscfl.errors import ConfigError
@@ -93,7 +94,9 @@ def build_cell(world: World, method: str, attack: str) -> Cell:
         local=config.local,
         server=config.server,
         faulty=config.faulty,
-        protocol=config.protocol,
+        aggregator=make_aggregator(
+            config.protocol, config.data.clients, world.root, config.secure.options(config.protocol, config.rounds)
+        ),
     )
     attackers: tuple[int, ...] = ()
     backdoor = None
@@ -213,6 +216,7 @@ def _line(cell: Cell, round_id: int, report: RoundReport, result: Evaluation | N
         "seconds": dict(report.seconds),
         "bytes": None if report.bytes is None else dict(report.bytes),
         "role_seconds": None if report.role_seconds is None else dict(report.role_seconds),
+        "dp": None if report.privacy is None else dict(report.privacy),
         "events": list(report.events),
     }
 

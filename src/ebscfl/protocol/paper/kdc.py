@@ -81,7 +81,7 @@ class PaperKdc(KdcRole):
         self._last_round = message.round_id
         outgoing: list[Outgoing] = []
         if self._secret is None or message.clients != self._clients:
-            outgoing += self._deal(message.round_id, message.clients)
+            outgoing += self._deal(message.clients)
         elif self._stale_alpha:
             assert self._params is not None
             outgoing.append(
@@ -90,12 +90,13 @@ class PaperKdc(KdcRole):
         self._stale_alpha = False
         return outgoing + self._refresh(message.round_id)
 
-    def _deal(self, round_id: int, clients: tuple[int, ...]) -> list[Outgoing]:
+    def _deal(self, clients: tuple[int, ...]) -> list[Outgoing]:
         assert self._updates is not None
         if self._secret is not None:
             self._secret.wipe()
         self._params, self._clients = self._make_parameters(self.setup, len(clients)), clients
-        secret = rng.derive(self._root, rng.USAGE_PAPER_KEYS, round_id)
+        # A function of who takes part, so that a resumed run deals the same; masks differ by round in any case.
+        secret = rng.derive(self._root, rng.USAGE_PAPER_KEYS, *clients)
         dealt = deal(self._params, self._updates, secret)
         self._secret = dealt.secret
         packages = [

@@ -56,7 +56,7 @@ class PaperServer(ServerRole):
         self._round_key: ServerRoundKey | None = None
         self._position: dict[int, int] = {}
         self._uploads: dict[int, F64] = {}
-        self._alphas: dict[int, F64] = {}
+        self._alphas: dict[int, npt.NDArray[np.floating]] = {}
 
     def open_round(self, server_updates: Floats) -> list[Outgoing]:
         """Send the root updates when they changed, then ask for this round's keys."""
