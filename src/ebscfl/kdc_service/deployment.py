@@ -4,7 +4,7 @@
     <party>/    run.json  root.key  ca.pem  tls.pem  tls.key  (client.csr)            server and each client
 
 ``run.json`` holds no secret and is the same for all: the set-up and where the key centre listens. Each ``root.key`` is
-32 bytes of its owner alone; the roles derive every secret of theirs from it. Key files are readable by their owner only.
+32 bytes of its owner alone; the roles derive every secret of theirs from it. Only its owner can read a key file.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ebscfl import rng
 from ebscfl.errors import ConfigError, DataError, SequenceError, UsageError
@@ -276,12 +276,22 @@ class RoundNote:
         self.newest = opened.round_id
 
 
-def enrolled_clients(directory: Path) -> Iterable[int]:
-    """Clients in the key centre's store, for ``ebs-cfl kdc status``; works while the service runs."""
+def kept_state(directory: Path) -> dict[str, Any]:
+    """What the key centre has kept, for ``ebs-cfl kdc status``; works while the service runs. No secret in it."""
+    run = RunFile.load(directory)
+    known = {"run": run.setup.run_id.hex(), "protocol": run.setup.protocol, "clients": run.setup.num_clients}
+    if run.setup.protocol != "sealed":
+        return {**known, "newest_round": RoundNote(directory / "newest-round", run.setup.run_id).newest}
     from ebscfl.protocol.sealed.store import SqliteStore
 
     store = SqliteStore(directory / "kdc.sqlite")
     try:
-        return store.enrolled()
+        newest, _ = store.current_round()
+        released = newest >= 0 and store.released(newest) is not None
+        barred = {str(client): why for client, why in store.barred().items()}
+        return {
+            **known, "enrolled": list(store.enrolled()), "newest_round": newest, "newest_released": released,
+            "barred": barred, "halted": store.halted(),
+        }  # fmt: skip
     finally:
         store.close()

@@ -1,6 +1,6 @@
 """One exchange with the key centre on a socket: a fixed header, then messages in the codec's own frames.
 
-    request:  magic "EBSK" | kind u8 | 3 zero bytes | session u64 | number u64            then one message if kind is SAY
+    request:  magic "EBSK" | kind u8 | 3 zero bytes | session u64 | number u64, then one message if kind is SAY
     reply:    magic "EBSK" | status u8 | 3 zero bytes | incarnation u64 | session u64 | newest round + 1 u64
               | count u32 | text u16, then ``text`` bytes of UTF-8 (why, when not OK), then ``count`` messages
 

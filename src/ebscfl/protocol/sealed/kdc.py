@@ -98,7 +98,7 @@ class SealedKdc(KdcRole):
     # --- enrolment --------------------------------------------------------------------------------------------------
 
     def on_enrol(self, sender: Address, message: EnrolRequest) -> list[Outgoing]:
-        """Deal the client its master key, sealed to its public key; a client enrols once (and may ask again for that)."""
+        """Deal the client its master key, sealed to its public key; asked again with the same key, the same answer."""
         if sender.role is not Role.CLIENT or not 0 <= sender.client < self.setup.num_clients:
             raise SequenceError(f"{sender} cannot enrol", culprits=(sender,))
         client = sender.client
