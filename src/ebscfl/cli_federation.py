@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -28,14 +29,20 @@ def demo_command(
     protocol: Annotated[str, typer.Option(help="sealed, paper or plain.")] = "sealed",
     attack: Annotated[str, typer.Option(help="none, or an attack on data (label-flip, backdoor).")] = "none",
     faults: Annotated[bool, typer.Option(help="Kill a client and the key centre on the way.")] = True,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="Keep keys, state and logs here (default: a temporary one).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Start key centre, SuperLink, server app and SuperNodes with TLS, train, break and repair them, print the table."""
+    """Start key centre, SuperLink, server app and SuperNodes over TLS; train, break, repair; print the table."""
     from ebscfl.federation.demo import DemoSettings, run_demo
 
     settings = DemoSettings(preset, nodes, steps, protocol, attack, faults, sets=tuple(sets or ()))
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt  # so that everything that was started is stopped
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

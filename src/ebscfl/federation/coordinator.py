@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import io
 import json
+import logging
 import struct
 import time
 import zipfile
@@ -25,15 +26,18 @@ import numpy.typing as npt
 import torch
 
 from ebscfl.algorithms.environment import ServerState
-from ebscfl.errors import CheckpointError, ConfigError
+from ebscfl.errors import CheckpointError, ConfigError, RoundAborted
 from ebscfl.federation.journal import Event, Journal
 from ebscfl.federation.rounds import Deadlines, Exchange, RoundEnd, play
 from ebscfl.federation.server_agent import ServerAgent
 from ebscfl.federation.training import METHOD, Training
-from ebscfl.kdc_service.deployment import server_role, write_durably
+from ebscfl.kdc_service.deployment import RunFile, server_role, write_durably
 from ebscfl.kdc_service.stub import KdcStub
+from ebscfl.protocol.roles import Setup
 from ebscfl.sim.journal import Journal as Metrics
 from ebscfl.sim.metrics import accuracies, air_points, air_printed
+
+LOG = logging.getLogger("ebscfl.federation")
 
 
 class TrainingExchange(Exchange, Protocol):
@@ -59,6 +63,7 @@ class Coordinator:
     """One server process. Only one may use a directory at a time."""
 
     def __init__(self, directory: Path, training: Training, stub: KdcStub, deadlines: Deadlines) -> None:
+        check_fit(RunFile.load(directory).setup, training)
         self.directory = directory
         self.training = training
         self.deadlines = deadlines
@@ -79,8 +84,17 @@ class Coordinator:
 
     def run(self, exchange: TrainingExchange, steps: int, *, after: Callable[[int], None] = lambda step: None) -> None:
         """Train until ``steps`` steps are done. ``after`` is told of each."""
+        failures = 0
         while self.checkpoint.step < steps:
-            self.step(exchange)
+            try:
+                self.step(exchange)
+            except RoundAborted as error:
+                failures += 1
+                if failures == self.deadlines.attempts:
+                    raise
+                LOG.warning("step %d is played again: %s", self.checkpoint.step + 1, error)
+                continue
+            failures = 0
             after(self.checkpoint.step)
 
     def step(self, exchange: TrainingExchange) -> RoundEnd:
@@ -89,12 +103,12 @@ class Coordinator:
         step = done.step + 1
         state = self.training.root_updates(done.state, step)
         exchange.broadcast(state.models.cpu().numpy().astype(np.float32))
-        clients = self.agent.role.expected if self._resumed else exchange.clients()
+        resumed, self._resumed = self._resumed, False
+        clients = self.agent.role.expected if resumed else exchange.clients()
         end = play(
             self.agent, exchange, clients, self.training.directions(state, step),
-            fresh_round=self._fresh_round, deadlines=self.deadlines, resumed=self._resumed,
+            fresh_round=self._fresh_round, deadlines=self.deadlines, resumed=resumed,
         )  # fmt: skip
-        self._resumed = False
         self.checkpoint = Checkpoint(step, end.round_id, self.training.move(state, end.outcome))
         self._save()
         self._metrics.keep(lambda line: line["kind"] != "round" or line["round"] < step)
@@ -179,6 +193,18 @@ class Coordinator:
         if digest != self.training.config.digest():
             raise CheckpointError(f"{path} belongs to another configuration: restore config.toml or start a new run")
         return Checkpoint(step, round_id, ServerState(models, updates))
+
+
+def check_fit(setup: Setup, training: Training) -> None:
+    """The federation's run.json and the server's config.toml must speak of the same run."""
+    config = training.config
+    wanted = {
+        "protocol": config.protocol, "num_clients": config.data.clients, "num_clusters": config.server.clusters,
+        "dim": training.cell.env.model.dim, "normalize": config.server.normalize,
+    }  # fmt: skip
+    for name, value in wanted.items():
+        if getattr(setup, name) != value:
+            raise ConfigError(f"run.json has {name} = {getattr(setup, name)!r}, config.toml asks for {value!r}")
 
 
 def _digest(end: RoundEnd) -> str:

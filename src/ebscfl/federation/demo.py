@@ -45,8 +45,8 @@ class DemoSettings:
     protocol: str = "sealed"
     attack: str = "none"
     faults: bool = True
-    first_s: float = 45.0
-    last_s: float = 90.0
+    first_s: float = 75.0
+    last_s: float = 240.0
     timeout_s: float = 900.0
     sets: tuple[str, ...] = ()
 

@@ -92,6 +92,10 @@ class Children:
                 raise ProcessFailed(f"{what} did not happen within {timeout_s:.0f} s; the logs are in {self._logs}")
             time.sleep(pause_s)
 
+    def pid(self, name: str) -> int:
+        """The process's number."""
+        return self._running[name].pid
+
     def log(self, name: str) -> Path:
         """Where a process's output goes."""
         return self._logs / f"{name}.log"

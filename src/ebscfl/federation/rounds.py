@@ -99,9 +99,11 @@ def play(
                 if agent.keys_lost():
                     continue  # nobody's fault: all clients again, under new keys
                 taking_part = tuple(i for i in taking_part if i not in agent.role.missing)
-                _enough(len(taking_part), deadlines, culprits)
                 agent.abandon()
+                _enough(len(taking_part), deadlines, culprits)
                 continue
+            if len(agent.role.accepted) < deadlines.quorum:
+                agent.abandon()
             _enough(len(agent.role.accepted), deadlines, culprits)
             outcome = agent.finish()
             return RoundEnd(

@@ -88,8 +88,8 @@ class ServerAgent:
 
     def abandon(self) -> None:
         """Give the round up; nothing was released."""
-        self.role.abandon_round()
         self._journal.clear()
+        self.role.abandon_round()
 
     def keys_lost(self) -> bool:
         """Ask the key centre whether this round's keys are gone with an earlier process of it."""

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from ebscfl import rng
+from ebscfl.errors import UsageError
 from ebscfl.federation.coordinator import Coordinator
 from ebscfl.flower.exchange import FlowerExchange
 from ebscfl.flower.records import NONCE_SIZE, Question, pack_question
@@ -78,7 +79,7 @@ class ProtocolStrategy(_Strategy):  # type: ignore[misc]  # Flower may be instal
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
         """Uploads mean nothing one by one; sums come from the round's protocol in `start`."""
-        raise NotImplementedError("uploads are summed by the protocol: call start()")
+        raise UsageError("uploads are summed by the protocol: call start()")
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
         """Mean loss and accuracy per cluster model over the clients that answered well; the others are left out."""
