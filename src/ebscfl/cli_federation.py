@@ -16,9 +16,23 @@ from ebscfl.errors import EbscflError
 app = typer.Typer(no_args_is_help=True, help="A real federation: Flower, the key centre and clients as processes.")
 
 
-@app.callback()
-def _federation() -> None:
-    """Keep ``demo`` a subcommand although it is the only one."""
+@app.command("app")
+def app_command(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it.")]) -> None:
+    """Write the Flower app that `flwr run` takes."""
+    from ebscfl.flower.app_files import write_app
+
+    print(write_app(directory))
+
+
+@app.command("faults")
+def faults_command() -> None:
+    """Play the fault harness on the loopback interface and print what was lost (nothing, or exit code 1)."""
+    from ebscfl.federation.faults import run_all
+
+    document = run_all()
+    print(json.dumps(document))
+    if document["faults_survived"] != document["faults_injected"]:
+        raise EbscflError(f"{len(document['failed'])} cases failed")
 
 
 @app.command("demo")

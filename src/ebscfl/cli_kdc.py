@@ -24,23 +24,19 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The party's dire
 @app.command("init")
 def init_command(
     directory: Directory,
-    clients: Annotated[int, typer.Option(help="How many clients may take part.")],
-    clusters: Annotated[int, typer.Option(help="Cluster models.")],
-    dim: Annotated[int, typer.Option(help="Parameters of one model.")],
-    protocol: Annotated[str, typer.Option(help="sealed, paper or plain.")] = "sealed",
-    normalize: Annotated[str, typer.Option(help="cluster or global.")] = "cluster",
-    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A protocol option (JSON).")] = None,
+    config: Annotated[Path, typer.Option(help="The run's TOML file: its protocol, clients, clusters and model count.")],
     host: Annotated[str, typer.Option(help="Where the key centre listens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="And on which port.")] = 9443,
 ) -> None:
     """Make a new federation: authority, the key centre's certificate and secret, run.json."""
+    from ebscfl.config import load_preset
+    from ebscfl.federation.training import setup_of
     from ebscfl.kdc_service.deployment import RunFile, fresh_run_id, init_kdc
-    from ebscfl.protocol.roles import Setup
 
-    options = dict(_assignment(text) for text in option or [])
-    setup = Setup(protocol, clients, clusters, dim, fresh_run_id(), normalize, options)
+    setup = setup_of(load_preset(str(config)), fresh_run_id())
     init_kdc(directory, RunFile(setup, host, port))
-    print(f"{directory}: federation {setup.run_id.hex()} of {clients} clients; keep ca.key and root.key secret")
+    print(setup.run_id.hex())
+    print(f"{directory}: a federation of {setup.num_clients} clients; keep ca.key and root.key secret", file=sys.stderr)
 
 
 @app.command("enrol")
@@ -164,16 +160,6 @@ def client_serve_command(
     environment = flower_environment(directory / "flower")
     environment = guard.install(directory / "runners", directory / "allowed-apps.txt", environment)
     os.execve(command[0], command, environment)
-
-
-def _assignment(text: str) -> tuple[str, object]:
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise UsageError(f"--option is KEY=VALUE, not {text!r}")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -190,7 +190,6 @@ def test_a_full_disk_stops_nothing_for_good(loop: Loopback):
         ids = iter(range(server_agent._line.hello() + 1, 10_000))
         return play(server_agent, exchange, range(4), server, fresh_round=lambda: next(ids), deadlines=QUICK)
 
-
     def until_full():
         for _ in range(40):
             attempt()

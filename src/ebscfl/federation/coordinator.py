@@ -8,6 +8,7 @@ not applied twice.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -63,24 +64,28 @@ class Coordinator:
     """One server process. Only one may use a directory at a time."""
 
     def __init__(self, directory: Path, training: Training, stub: KdcStub, deadlines: Deadlines) -> None:
-        check_fit(RunFile.load(directory).setup, training)
         self.directory = directory
         self.training = training
         self.deadlines = deadlines
-        self._lock = _exclusive(directory / "lock")
-        self._journal = Journal(directory / "round.journal")
-        self._metrics = Metrics(directory / "metrics.jsonl")
-        self._newest = stub.hello()
         self._stub = stub
-        self.agent = ServerAgent(lambda: server_role(directory), stub, self._journal)
-        self.checkpoint = self._load() or Checkpoint(0, -1, training.start())
-        self._resumed = self._resume()
+        self._held = contextlib.ExitStack()
+        self._held.callback(stub.close)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            check_fit(RunFile.load(directory).setup, training)
+            self._held.callback(_exclusive(directory / "lock").close)
+            self._journal = Journal(directory / "round.journal")
+            self._held.callback(self._journal.close)
+            self._metrics = Metrics(directory / "metrics.jsonl")
+            self.checkpoint = self._load() or Checkpoint(0, -1, training.start())
+            self._newest = stub.hello()
+            self.agent = ServerAgent(lambda: server_role(directory), stub, self._journal)
+            self._resumed = self._resume()
+            undo.pop_all()
 
     def close(self) -> None:
-        """Give the directory back."""
-        self._journal.close()
-        self._stub.close()
-        self._lock.close()
+        """Give the directory back and hang up."""
+        self._held.close()
 
     def run(self, exchange: TrainingExchange, steps: int, *, after: Callable[[int], None] = lambda step: None) -> None:
         """Train until ``steps`` steps are done. ``after`` is told of each."""
@@ -182,7 +187,7 @@ class Coordinator:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
                 header = json.loads(archive["header"].tobytes())
                 models, updates = (torch.from_numpy(archive[name]) for name in ("models", "server_updates"))
             step, round_id, digest = int(header["step"]), int(header["round"]), header["config"]

@@ -26,10 +26,9 @@ from ebscfl.federation.superlink import (
     supernode_command,
     write_connection,
 )
-from ebscfl.federation.training import Training
+from ebscfl.federation.training import setup_of
 from ebscfl.ids import SERVER, client_address
 from ebscfl.kdc_service.deployment import RunFile, fresh_run_id, hand_out, init_kdc, write_durably
-from ebscfl.protocol.roles import Setup
 from ebscfl.sim.journal import read_lines
 
 Say = Callable[[str], None]
@@ -86,11 +85,7 @@ class Demo:
 
     def _lay_out(self) -> None:
         config = self.settings.config()
-        model = Training(config).cell.env.model
-        setup = Setup(
-            config.protocol, self.settings.nodes, config.server.clusters, model.dim, fresh_run_id(),
-            config.server.normalize, config.secure.options(config.protocol, config.rounds),
-        )  # fmt: skip
+        setup = setup_of(config, fresh_run_id())
         init_kdc(self.kdc, RunFile(setup, port=self.kdc_port))
         hand_out(self.kdc, SERVER, self.server, hosts=("127.0.0.1",))
         for i in range(self.settings.nodes):
@@ -109,12 +104,12 @@ class Demo:
         children.wait_for(lambda: listens(self.kdc_port), "the key centre's start", timeout_s=60)
 
     def start_client(self, children: Children, number: int) -> None:
-        """A guarded SuperNode."""
+        """A guarded SuperNode. After a kill the SuperLink takes it back only when it has missed its heartbeats."""
         directory = self.client(number)
         environment = self._guard.install(directory / "runners", self._allowed, self.environment)
         environment["FLWR_HOME"] = str(directory / "flower")  # apps are unpacked here, apart from other clients
         command = supernode_command(directory, self.link, self.node_ports[number])
-        children.start(f"client-{number}", command, environment)
+        children.start(f"client-{number}", command, environment, again_after_s=5.0)
 
     def start_all(self, children: Children) -> None:
         """Everything but the run itself."""
@@ -189,7 +184,7 @@ def run_demo(home: Path, settings: DemoSettings, say: Say = lambda text: None) -
     started = time.monotonic()
     demo = Demo(home, settings, say)
     injected = 0
-    with Children(demo.home / "logs", demo.environment) as children:
+    with Children(demo.home / "logs", {**demo.environment, "OMP_NUM_THREADS": "1"}) as children:
         say(f"starting the key centre, the SuperLink and {settings.nodes} SuperNodes; logs in {demo.home / 'logs'}")
         demo.start_all(children)
         demo.submit(children)

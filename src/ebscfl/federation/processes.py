@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ebscfl.errors import DependencyError, EbscflError
@@ -33,6 +34,8 @@ class Children:
         self._logs = logs
         self._environment = dict(environment)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._again: dict[str, tuple[Callable[[], None], float]] = {}
+        self._ended: dict[str, float] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Children:
@@ -41,8 +44,20 @@ class Children:
     def __exit__(self, *_: object) -> None:
         self.stop_all()
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start ``command``; what it prints goes to ``<logs>/<name>.log``."""
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        again_after_s: float | None = None,
+    ) -> None:
+        """Start ``command``; what it prints goes to ``<logs>/<name>.log``.
+
+        again_after_s: start it again when it ends by itself, as a service manager would.
+        """
+        if again_after_s is not None:
+            self._again[name] = (partial(self.start, name, command, environment), again_after_s)
         with open(self.log(name), "ab") as log:
             self._running[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -62,7 +77,8 @@ class Children:
         return done.stdout
 
     def kill(self, name: str) -> None:
-        """Signal 9 to the process and everything it started."""
+        """Signal 9 to the process and everything it started; nothing starts it again."""
+        self._again.pop(name, None)
         self._signal(name, signal.SIGKILL)
         self._running.pop(name).wait()
 
@@ -78,10 +94,16 @@ class Children:
             self.kill(name)
 
     def check(self) -> None:
-        """Raise if one has ended by itself."""
-        for name, process in self._running.items():
-            if process.poll() is not None:
+        """Raise if one has ended by itself and is not to be started again."""
+        for name, process in list(self._running.items()):
+            if process.poll() is None:
+                continue
+            if name not in self._again:
                 raise ProcessFailed(f"{name} ended with exit code {process.returncode}; see {self.log(name)}")
+            start, pause = self._again[name]
+            if time.monotonic() > self._ended.setdefault(name, time.monotonic()) + pause:
+                del self._ended[name]
+                start()
 
     def wait_for(self, condition: Callable[[], bool], what: str, *, timeout_s: float, pause_s: float = 0.2) -> None:
         """Wait until ``condition()``, while all processes live."""

@@ -22,7 +22,7 @@ from ebscfl.config import NO_ATTACK, RunConfig, parse_config
 from ebscfl.errors import ConfigError, VerificationError
 from ebscfl.ids import SERVER
 from ebscfl.learning.local import cluster_losses, confusion_counts, draw_batches, local_updates
-from ebscfl.protocol.roles import Outcome
+from ebscfl.protocol.roles import Outcome, Setup
 from ebscfl.rng import USAGE_BATCHES, USAGE_ROLE, numpy_generator
 from ebscfl.sim.cell import Cell, build_cell, build_world
 from ebscfl.sim.evaluate import Evaluation, evaluate
@@ -38,6 +38,14 @@ def load_config(directory: Path) -> RunConfig:
         return parse_config(path.read_text(encoding="utf-8"), source=str(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; put the run's configuration there") from None
+
+
+def setup_of(config: RunConfig, run_id: bytes) -> Setup:
+    """What all parties of a federation with this configuration agree on."""
+    return Setup(
+        config.protocol, config.data.clients, config.server.clusters, Training(config).cell.env.model.dim, run_id,
+        config.server.normalize, config.secure.options(config.protocol, config.rounds),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
