@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ebscfl.cli import main
+from ebscfl.config import load_preset
+from ebscfl.report.markdown import results_table
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,3 +60,17 @@ def test_make_targets_exist() -> None:
     for target in set(re.findall(r"make (\w+)", TEXT)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_tables_are_the_committed_results() -> None:
+    shown = re.findall(r"<!-- (results/[\w/-]+) -->\n(.*?)\n<!-- end -->", TEXT, re.DOTALL)
+    assert shown
+    for folder, table in shown:
+        document = json.loads((ROOT / folder / "results.json").read_text(encoding="utf-8"))
+        assert table == results_table(document["results"]), f"README differs from {folder}"
+        assert load_preset(str(ROOT / folder / "config.toml")).digest() == document["config_sha256"]
+
+
+def test_the_default_table_is_of_the_default_preset() -> None:
+    document = json.loads((ROOT / "results" / "default" / "results.json").read_text(encoding="utf-8"))
+    assert load_preset("default").digest() == document["config_sha256"], "run `ebs-cfl run` and commit its results"

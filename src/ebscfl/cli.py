@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated
 import click
 import typer
 
-from ebscfl import cli_output, cli_round
+from ebscfl import cli_audit, cli_bench, cli_output, cli_reproduce, cli_round
 from ebscfl.errors import EbscflError, UsageError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Secure, robust, clustered federated learning.")
@@ -57,6 +58,9 @@ def run_command(
 
 
 app.command("round")(cli_round.round_command)
+app.command("audit")(cli_audit.audit_command)
+app.command("reproduce")(cli_reproduce.reproduce_command)
+app.add_typer(cli_bench.bench_app, name="bench")
 
 
 @app.command("presets")
@@ -107,6 +111,8 @@ def data_verify_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error is one line on stderr and the exit code of its class."""
+    # Read by OpenMP when torch is first imported: idle threads sleep. Spinning ones cost minutes on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except EbscflError as error:

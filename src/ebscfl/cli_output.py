@@ -82,7 +82,7 @@ def print_results(result: RunResult) -> None:
     order = list(dict.fromkeys(row["attack"] for row in result.rows))
     for attack in [*(a for a in order if a != "none"), *(a for a in order if a == "none")]:
         for row in (row for row in result.rows if row["attack"] == attack):
-            share = f"{100 * row['attacker_weight_share']:.1f}"
+            share = f"{row['attacker_weight_share']:.2f}"
             table.add_row(attack, row["method"], *(_number(row[key]) for _, key in COLUMNS), share)
         table.add_section()
     _stdout().print(table)

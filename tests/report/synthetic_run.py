@@ -97,7 +97,9 @@ def rows(ends):
                 "asr": end["asr"],
                 "air_printed": None if attack == "none" else 100 * (na - half) / na,
                 "air_points": None if attack == "none" else na - half,
-                "attacker_weight_share": end["attacker_weight_share"],
+                "attacker_weight_share": None
+                if end["attacker_weight_share"] is None
+                else 100 * end["attacker_weight_share"],
             }
         )
     return out

@@ -78,7 +78,7 @@ def test_partial_run_needs_no_results_and_forgives_a_torn_last_line(tmp_path):
     first_end = run.cells[0].end
     assert first_end is not None
     assert run.results[0].fa == first_end.fa
-    assert run.results[0].attacker_weight_share == first_end.attacker_weight_share
+    assert run.results[0].attacker_weight_share == 100 * first_end.attacker_weight_share
     assert run.results[0].na is None
     assert run.results[-1].fa is None
 

@@ -16,7 +16,7 @@ from ebscfl.errors import DataError
 from ebscfl.report import write_report
 from ebscfl.report.figures import MAX_EVENTS
 from ebscfl.report.page import MEASURED_ON, sum_by_name
-from ebscfl.report.tables import percent, share_percent
+from ebscfl.report.tables import percent
 
 SCREENSHOT = Path(__file__).parents[2] / "scripts" / "screenshot"
 VOID = {"meta", "link", "input", "br", "img"}
@@ -149,7 +149,7 @@ def test_table_equals_results_json(run_dir, text):
         cells = shown[row["method"], row["attack"]]
         for key in ("fa", "ma", "na", "asr", "air_points", "air_printed"):
             assert cells[key] == percent(row[key])
-        assert cells["attacker_weight_share"] == share_percent(row["attacker_weight_share"])
+        assert cells["attacker_weight_share"] == percent(row["attacker_weight_share"])
 
 
 def test_config_and_command_are_exact(run_dir, text):

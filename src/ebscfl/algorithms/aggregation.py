@@ -29,8 +29,6 @@ GLOBAL_ONLY = ("paper", "paper-naive")
 """Protocols that reveal one total weight, so they cannot divide each cluster by its own."""
 SET_UP_MESSAGES = frozenset({"EnrolRequest", "Enrolment", "ClientKeyPackage", "ServerKeyPackage"})
 """Sent once a run (and again by a resumed one), so not part of what a round costs."""
-ATTEMPTS_PER_ROUND = 64
-"""Protocol rounds set aside for one training round: a restart takes the next id, a resumed run starts at the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +109,7 @@ class ProtocolAggregator:
                 claimed,
                 self._directions(server_updates, round_id),
                 clients=taking_part,
-                round_id=round_id * ATTEMPTS_PER_ROUND,
+                training_round=round_id,
             )
         except RoundAborted as error:
             nothing = torch.zeros_like(direct.aggregates)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ebscfl.errors import ConfigError, ProtocolError, RoundAborted, SequenceError
-from ebscfl.ids import SERVER, Address, Role, client_address
+from ebscfl.errors import ConfigError, ProtocolError, RoundAborted, SequenceError, UsageError
+from ebscfl.ids import KDC, SERVER, Address, Role, client_address
 from ebscfl.protocol import codec
 from ebscfl.protocol.messages import Message, Refusal, ResendRequest
 from ebscfl.protocol.states import State, Step, step
@@ -146,6 +146,8 @@ class ClientRole(RoleMachine):
 
     def encode(self, round_id: int, update: Floats, cluster: int) -> list[Outgoing]:
         """The upload for this round."""
+        if round_id <= self._round_id:  # two updates under one key show their difference
+            raise SequenceError(f"round {round_id} is not newer than round {self._round_id}", culprits=(SERVER,))
         self.advance(Step.ENCODE)
         self._round_id = round_id
         self._last = Outgoing(SERVER, self.build_upload(round_id, update, cluster))
@@ -173,6 +175,7 @@ class ServerRole(RoleMachine):
         super().__init__(setup, SERVER)
         self.round_id = -1
         self.expected: tuple[int, ...] = ()
+        self._taking_part: frozenset[int] = frozenset()
         self.accepted: set[int] = set()
         self.rejected: set[int] = set()  # judged for good: asking again would need a second key
         self.waiting: set[int] = set()  # received, the verdict is still on its way
@@ -181,9 +184,11 @@ class ServerRole(RoleMachine):
         self.outcome: Outcome | None = None
 
     def start_round(self, round_id: int, clients: Sequence[int], server_updates: Floats) -> list[Outgoing]:
-        """Open round ``round_id`` (never used before) for ``clients``."""
+        """Open round ``round_id`` (newer than every earlier one) for ``clients``."""
+        if round_id <= self.round_id:
+            raise UsageError(f"round {round_id} is not newer than round {self.round_id}")
         self.advance(Step.START_ROUND)
-        self.round_id, self.expected = round_id, tuple(clients)
+        self.round_id, self.expected, self._taking_part = round_id, tuple(clients), frozenset(clients)
         self.accepted, self.rejected, self.waiting, self.events, self.outcome = set(), set(), set(), [], None
         self.culprits, self.refusal = {}, None
         return self.open_round(server_updates)
@@ -194,11 +199,11 @@ class ServerRole(RoleMachine):
 
     def check_upload(self, sender: Address, round_id: int) -> int:
         """The checks every upload gets before anything else; returns the client's number."""
-        if sender.role is not Role.CLIENT or sender.client not in self.expected:
+        if sender.role is not Role.CLIENT or sender.client not in self._taking_part:
             raise SequenceError(f"{sender} takes no part in round {self.round_id}", culprits=(sender,))
         if round_id != self.round_id:
             raise SequenceError(f"upload for round {round_id} in round {self.round_id}", culprits=(sender,))
-        if sender.client in self.accepted | self.rejected | self.waiting:
+        if any(sender.client in heard for heard in (self.accepted, self.rejected, self.waiting)):
             raise SequenceError(f"second upload of {sender} in round {round_id}", culprits=(sender,))
         return sender.client
 
@@ -211,12 +216,17 @@ class ServerRole(RoleMachine):
         """Send on what is still held back (uploads that wait for a batch to fill)."""
         return []
 
+    def pending(self) -> list[Outgoing]:
+        """Questions the key centre has not answered yet, to be sent again after a lost connection."""
+        return []
+
     def close_uploads(self) -> list[Outgoing]:
         """First call: ask those who failed or stayed silent once more. Second call: no more uploads."""
         asking = self.state is State.COLLECTING
         self.advance(Step.CLOSE_UPLOADS)
         outgoing = self.flush()
-        silent = [i for i in self.missing if i not in self.rejected | self.waiting]
+        heard = self.accepted | self.rejected | self.waiting
+        silent = [i for i in self.expected if i not in heard]
         for client in silent:
             reason = self.culprits.get(client_address(client), "no valid upload arrived")
             if asking:
@@ -236,10 +246,10 @@ class ServerRole(RoleMachine):
 
     def finish_round(self) -> list[Outgoing]:
         """Aggregate what was accepted; the result is in `outcome` once every answer is in."""
-        if self.refusal is not None:
-            raise RoundAborted(f"the key centre refuses round {self.round_id}: {self.refusal}")
-        if not self.accepted:
-            raise RoundAborted(f"round {self.round_id}: not one valid upload", culprits=tuple(self.culprits))
+        if self.refusal is not None or not self.accepted:
+            why = "not one valid upload" if self.refusal is None else f"the key centre refuses it: {self.refusal}"
+            self.abandon_round()
+            raise RoundAborted(f"round {self.round_id}: {why}", culprits=tuple(self.culprits))
         self.advance(Step.FINISH_ROUND)
         return self.finish()
 
@@ -249,7 +259,10 @@ class ServerRole(RoleMachine):
 
     def on_refusal(self, sender: Address, message: Refusal) -> list[Outgoing]:
         """The key centre will not go on with this round."""
-        self.refusal = message.reason
+        if sender != KDC:  # else any client could end a round
+            raise SequenceError(f"only the key centre refuses a round, not {sender}", culprits=(sender,))
+        if message.round_id == self.round_id:
+            self.refusal = message.reason
         return []
 
 

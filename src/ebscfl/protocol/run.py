@@ -22,6 +22,8 @@ from ebscfl.protocol.bus import Bus, FaultyWire, Received
 from ebscfl.protocol.codec import RUN_TAG_SIZE
 from ebscfl.protocol.registry import make_roles
 from ebscfl.protocol.roles import Outcome, Setup
+from ebscfl.protocol.rounds import next_round_id
+from ebscfl.protocol.states import State
 
 Floats = npt.NDArray[np.floating]
 
@@ -66,7 +68,7 @@ class Session:
         self.kdc, self.server, self.clients = make_roles(self.setup, root)
         roles = {KDC: self.kdc, SERVER: self.server} | {client.address: client for client in self.clients}
         self.bus = Bus(roles, run_tag, keep_transcript=keep_transcript, wire=wire)
-        self._round_id = 0
+        self._next_round = 1
         self._played = False
         # Once. Clients: enrol with the key centre, which answers each with its own key (where a protocol needs it).
         for client in self.clients:
@@ -78,29 +80,27 @@ class Session:
         clusters: Sequence[int],
         server_updates: Floats,
         *,
+        training_round: int | None = None,
         clients: Sequence[int] | None = None,
-        round_id: int | None = None,
     ) -> RoundResult:
         """One round: row i of ``updates`` and entry i of ``clusters`` are client i's.
 
         clients: who takes part, everybody by default; the rows of the others are not looked at.
-        round_id: at least this; keys are a function of it, so a resumed run that names its rounds repeats itself.
+        training_round: which round of the training this is, by default one more than the last. Keys and rounding
+        depend on it and not on how many rounds were played before, so a resumed training goes on bit for bit.
         """
         self._check(updates, clusters, server_updates)
-        if round_id is not None:
-            if round_id <= self._round_id:
-                raise UsageError(f"round {round_id} is not newer than {self._round_id}: a round id is used once")
-            self._round_id = round_id - 1
         if self._played:  # enrolment is paid for by the first round
             self.bus.reset_meters()
-        self._played = True
+        training_round = self._next_round if training_round is None else training_round
+        self._played, self._next_round = True, training_round + 1
         taking_part = tuple(range(self.setup.num_clients)) if clients is None else tuple(clients)
         if not set(taking_part) <= set(range(self.setup.num_clients)) or len(set(taking_part)) < len(taking_part):
             raise UsageError(f"clients must be different numbers in 0..{self.setup.num_clients - 1}")
         culprits: dict[str, str] = {}
         restarts = 0
         while True:
-            self._collect(taking_part, updates, clusters, server_updates)
+            self._collect(training_round, taking_part, updates, clusters, server_updates)
             culprits |= {str(address): reason for address, reason in self.server.culprits.items()}
             if not self.server.needs_restart:
                 break
@@ -112,19 +112,27 @@ class Session:
                 raise RoundAborted("fewer than two clients are left", culprits=tuple(culprits))
         # Server (with the key centre, where the protocol needs it): aggregate and open the sums, nothing else.
         self.bus.act(SERVER, self.server.finish_round)
-        if self.server.outcome is None:
-            why = self.server.refusal or "the key centre did not answer"
-            raise RoundAborted(f"round {self._round_id} ended without a result: {why}", culprits=tuple(culprits))
+        self.bus.act(SERVER, self.server.pending)  # whatever was lost on the way is asked again
         culprits |= {str(address): reason for address, reason in self.kdc.culprits.items()}
+        if self.server.outcome is None:
+            raise self._aborted("ended without a result", culprits)
         return self._result(self.server.outcome, culprits, restarts)
 
     def _collect(
-        self, taking_part: Sequence[int], updates: Floats, clusters: Sequence[int], server_updates: Floats
+        self,
+        training_round: int,
+        taking_part: Sequence[int],
+        updates: Floats,
+        clusters: Sequence[int],
+        server_updates: Floats,
     ) -> None:
-        self._round_id += 1  # a round id is never used twice: a restart has fresh keys
-        round_id = self._round_id
+        # A round id is never used twice: a restart has fresh keys.
+        round_id = next_round_id(training_round, self.server.round_id)
         # Server: commit the m root updates g0^k to the key centre. Key centre: deal or refresh keys.
         self.bus.act(SERVER, partial(self.server.start_round, round_id, taking_part, server_updates))
+        self.bus.act(SERVER, self.server.pending)
+        if self.server.state is not State.COLLECTING:
+            raise self._aborted("was not opened", {str(a): why for a, why in self.kdc.culprits.items()})
         # Clients: encode the update into the slot of the chosen cluster, one message each.
         # Server: verify and score each upload as it arrives.
         for i in taking_part:
@@ -134,6 +142,14 @@ class Session:
         self.bus.act(SERVER, self.server.close_uploads)
         # Server: whoever failed twice is out and named.
         self.bus.act(SERVER, self.server.close_uploads)
+        self.bus.act(SERVER, self.server.pending)
+
+    def _aborted(self, what: str, culprits: Mapping[str, str]) -> RoundAborted:
+        """The error for a round that ends here; the next round may begin."""
+        if self.server.state is not State.IDLE:
+            self.server.abandon_round()
+        why = self.server.refusal or "the key centre did not answer"
+        return RoundAborted(f"round {self.server.round_id} {what}: {why}", culprits=tuple(culprits))
 
     def _check(self, updates: Floats, clusters: Sequence[int], server_updates: Floats) -> None:
         setup = self.setup

@@ -43,7 +43,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One line of results.json. Percentages are 0..100, ``attacker_weight_share`` is 0..1."""
+    """One line of results.json. Everything is in percent, 0..100."""
 
     method: str
     attack: str
@@ -166,7 +166,11 @@ def _row_of_cell(cell: Cell) -> ResultRow:
     if cell.end is None:
         return row
     end = cell.end
-    return replace(row, fa=end.fa, ma=end.ma, asr=end.asr, attacker_weight_share=end.attacker_weight_share)
+    return replace(row, fa=end.fa, ma=end.ma, asr=end.asr, attacker_weight_share=_percent(end.attacker_weight_share))
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share
 
 
 def _read_text(path: Path) -> str:

@@ -105,7 +105,7 @@ COLUMNS = (
     Column("asr", "ASR %", "low", percent),
     Column("air_points", "AIR points", "low", percent),
     Column("air_printed", "AIR printed %", "low", percent),
-    Column("attacker_weight_share", "Attacker weight %", "low", share_percent),
+    Column("attacker_weight_share", "Attacker weight %", "low", percent),
     Column("backdoor", "Backdoor %", "low", percent),
     Column("seconds", "Time", "low", duration),
 )

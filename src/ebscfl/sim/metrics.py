@@ -78,7 +78,7 @@ def result_rows(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "asr": cell["asr"],
                 "air_printed": air_printed(na, fa, ma) if attacked else None,
                 "air_points": air_points(na, fa, ma) if attacked else None,
-                "attacker_weight_share": cell["attacker_weight_share"],
+                "attacker_weight_share": 100.0 * cell["attacker_weight_share"],
             }
         )
     return rows

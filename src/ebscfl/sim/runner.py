@@ -41,7 +41,7 @@ class RunResult:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row per method and attack: fa, ma, na, asr, air_printed, air_points, attacker_weight_share."""
+        """One row per method and attack; fa, ma, na, asr, air_printed, air_points and attackers' weight in percent."""
         rows: list[dict[str, Any]] = self.document["results"]
         return rows
 

@@ -6,23 +6,31 @@ Options:
 ``tolerated``        clients whose tags may fail before the server itself is taken for the liar; default quorum - 1
 ``min_slot_weight``  trust weight under which a cluster's slot stays closed
 ``epsilon, delta, dp_rounds``  differential privacy: the budget of the whole run and its number of releases
-``store``            where the key centre keeps its state (a `KdcStore`; in memory by default)
+``store``            where the key centre keeps its state: a path (SQLite) or a `KdcStore`; in memory by default
+``server_store``     where the server keeps what it must: a path (SQLite); nothing by default
+``client_store``     a directory with one such file a client; nothing by default
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ebscfl import rng
 from ebscfl.errors import ConfigError
 from ebscfl.protocol.roles import ClientRole, KdcRole, ServerRole, Setup
 from ebscfl.protocol.sealed.client import SealedClient
 from ebscfl.protocol.sealed.kdc import SealedKdc
+from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.server import SealedServer
-from ebscfl.protocol.sealed.store import MemoryStore
+from ebscfl.protocol.sealed.store import KdcStore, MemoryStore, SqliteStore
 from ebscfl.sealed import NoiseSettings, SealedParameters, calibrate, plan
 
-OPTIONS = ("field", "quorum", "tolerated", "min_slot_weight", "epsilon", "delta", "dp_rounds", "store")
+OPTIONS = (
+    *("field", "quorum", "tolerated", "min_slot_weight"),
+    *("epsilon", "delta", "dp_rounds"),
+    *("store", "server_store", "client_store"),
+)
 
 
 def noise_settings(setup: Setup) -> NoiseSettings | None:
@@ -56,6 +64,28 @@ def parameters(setup: Setup) -> SealedParameters:
     )
 
 
+def tolerated_failures(setup: Setup, params: SealedParameters) -> int:
+    """Clients that may fail their tags. The quorum must exceed the number of corrupt clients, so it bounds this."""
+    tolerated = setup.option("tolerated", None)
+    if tolerated is None:
+        return params.quorum - 1
+    if isinstance(tolerated, bool) or not isinstance(tolerated, int) or not 0 <= tolerated < params.quorum:
+        raise ConfigError(f"tolerated must lie in 0..{params.quorum - 1} (below the quorum), not {tolerated!r}")
+    return tolerated
+
+
+def kdc_store(setup: Setup) -> KdcStore:
+    """The store that the option names."""
+    store = setup.option("store", None)
+    if store is None or isinstance(store, KdcStore):
+        return store or MemoryStore()
+    return SqliteStore(Path(store))
+
+
+def _round_store(path: Path | str | None) -> RoundStore | None:
+    return None if path is None else RoundStore(Path(path))
+
+
 def make_roles(setup: Setup, root: bytes) -> tuple[KdcRole, ServerRole, Sequence[ClientRole]]:
     """Key centre, server and clients; each secret is derived from its holder's own root."""
     params = parameters(setup)
@@ -63,11 +93,19 @@ def make_roles(setup: Setup, root: bytes) -> tuple[KdcRole, ServerRole, Sequence
         setup,
         params,
         root=rng.derive(root, rng.USAGE_ROLE, "kdc"),
-        store=setup.option("store", None) or MemoryStore(),
+        store=kdc_store(setup),
         noise=noise_settings(setup),
+        tolerated=tolerated_failures(setup, params),
     )
+    folder = setup.option("client_store", None)
     clients = [
-        SealedClient(setup, params, i, root=rng.derive(root, rng.USAGE_ROLE, "client", i))
+        SealedClient(
+            setup,
+            params,
+            i,
+            root=rng.derive(root, rng.USAGE_ROLE, "client", i),
+            rounds=_round_store(None if folder is None else Path(folder) / f"client-{i}.sqlite"),
+        )
         for i in range(setup.num_clients)
     ]
-    return kdc, SealedServer(setup, params), clients
+    return kdc, SealedServer(setup, params, store=_round_store(setup.option("server_store", None))), clients

@@ -14,9 +14,11 @@ from ebscfl.ids import KDC, Address
 from ebscfl.protocol.messages import Enrolment, EnrolRequest, Message, Refusal, ResendRequest, SealedUpload
 from ebscfl.protocol.roles import ClientRole, Floats, Outgoing, Setup
 from ebscfl.protocol.sealed.channel import open_sealed, public_key
+from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.words import to_wire
 from ebscfl.protocol.states import Step
 from ebscfl.sealed import SealedParameters, client_keys, encode, seal
+from ebscfl.sealed.guard import seal_blind
 
 
 def enrolment_context(run_id: bytes, client: int) -> bytes:
@@ -29,12 +31,25 @@ class SealedClient(ClientRole):
 
     protocol = "sealed"
 
-    def __init__(self, setup: Setup, params: SealedParameters, client: int, *, root: bytes) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        params: SealedParameters,
+        client: int,
+        *,
+        root: bytes,
+        rounds: RoundStore | None = None,
+    ) -> None:
+        """``root`` and ``rounds`` are what a client must keep: with both it enrols again after a crash and goes on."""
         super().__init__(setup, client)
         self._params = params
+        self._rounds = rounds
+        if rounds is not None:
+            self._round_id = rounds.newest()
         self._private = rng.derive(root, rng.USAGE_ROLE, "x25519")
         self._rounding_root = rng.derive(root, rng.USAGE_SEALED_ROUNDING)
         self._master: npt.NDArray[np.uint8] | None = None
+        self.refusal: str | None = None
 
     def enrol(self) -> list[Outgoing]:
         self.advance(Step.ENROL)
@@ -48,21 +63,29 @@ class SealedClient(ClientRole):
         master = open_sealed(self._private, message.ephemeral_key, message.ciphertext, context=context)
         if len(master) != rng.ROOT_SIZE:
             raise VerificationError("the master key has the wrong length", culprits=(sender,))
+        if self._master is not None and self._master.tobytes() != master:
+            raise VerificationError("the key centre sent another master key", culprits=(sender,))
         self._master = np.frombuffer(master, dtype=np.uint8).copy()
         return []
 
     def on_refusal(self, sender: Address, message: Refusal) -> list[Outgoing]:
-        """The key centre does not enrol this client (it is enrolled already, or barred)."""
+        """The key centre does not enrol this client (it is enrolled already under another key)."""
+        if sender != KDC:
+            raise SequenceError(f"only the key centre refuses, not {sender}", culprits=(sender,))
+        self.refusal = message.reason
         return []
 
     def build_upload(self, round_id: int, update: Floats, cluster: int) -> Message:
         if self._master is None:
             raise UsageError(f"{self.address} is not enrolled")
+        if self._rounds is not None:
+            self._rounds.use(round_id)  # on disk first: these keys are never used again
         params = self._params
         encoded = encode(params, update, cluster, self._rounding_root, round_id, self.client)
         keys = client_keys(params, self._master.tobytes(), self.setup.run_id.hex(), round_id, self.client)
         upload = seal(params, encoded, keys)
-        return SealedUpload(round_id, to_wire(upload.words), to_wire(upload.guard))
+        blind = seal_blind(params, keys, self._rounding_root, round_id)
+        return SealedUpload(round_id, to_wire(upload.words), to_wire(upload.guard), to_wire(blind))
 
     def secrets(self) -> Iterable[npt.NDArray[Any]]:
         if self._master is not None:

@@ -3,7 +3,7 @@
 Three promises rest on this file and hold across ``kill -9``: a (round, client) key is answered once, a round is
 released once, and a server that was caught stays caught. Each is one transaction, committed before the answer leaves.
 The running sum P is not stored: it is a function of the master keys and the answers, so a restarted key centre
-recomputes it.
+recomputes it (docs/decisions/0003-what-survives-a-crash.md).
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ebscfl.errors import DataError, SequenceError
+from ebscfl.errors import ConfigError, DataError, SequenceError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Answer:
     rho: int
     request_digest: bytes
     score: float
+    batch: int = 0
 
     def __repr__(self) -> str:
         return f"Answer(client={self.client}, accepted={self.accepted}, <redacted>)"
@@ -53,24 +56,30 @@ class KdcStore(ABC):
         """All enrolled clients."""
 
     @abstractmethod
-    def commit_updates(self, payload: bytes) -> None:
-        """Keep the server's committed root updates."""
+    def bind(self, identity: bytes) -> None:
+        """Tie the store to one run on first use; another run's store is refused with `ConfigError`."""
 
     @abstractmethod
-    def committed_updates(self) -> bytes | None:
-        """The last commitment."""
+    def commit_updates(self, round_id: int, payload: bytes) -> None:
+        """Keep the root updates that hold from round ``round_id`` on."""
+
+    @abstractmethod
+    def committed_updates(self, round_id: int) -> bytes | None:
+        """The root updates of a round: the newest commitment for it or an earlier round."""
 
     @abstractmethod
     def open_round(self, round_id: int, clients: Sequence[int]) -> None:
-        """Use up ``round_id``; it must be larger than every earlier one."""
+        """Use up ``round_id``; it must be larger than every earlier one. Answers before the last round are let go."""
 
     @abstractmethod
     def current_round(self) -> tuple[int, tuple[int, ...]]:
         """The newest round and its clients; (-1, ()) before the first."""
 
     @abstractmethod
-    def record_answers(self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str]) -> None:
-        """Use up the keys of (round, client) and bar clients, all or nothing."""
+    def record_answers(
+        self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str], halt: str | None = None
+    ) -> None:
+        """Use up the keys of (round, client), bar clients and perhaps halt, all or nothing."""
 
     @abstractmethod
     def answers(self, round_id: int) -> dict[int, Answer]:
@@ -83,6 +92,10 @@ class KdcStore(ABC):
     @abstractmethod
     def released(self, round_id: int) -> tuple[int, ...] | None:
         """The set a round was released with, or None."""
+
+    @abstractmethod
+    def released_rounds(self, low: int = 0, high: int | None = None) -> int:
+        """How many rounds with low <= id < high were released."""
 
     @abstractmethod
     def barred(self) -> dict[int, str]:
@@ -112,8 +125,9 @@ class KdcStore(ABC):
 class MemoryStore(KdcStore):
     """For simulations: the same rules, gone with the process."""
 
+    _identity: bytes | None = None
     _keys: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    _commitment: bytes | None = None
+    _commitments: dict[int, bytes] = field(default_factory=dict)
     _rounds: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _answers: dict[int, dict[int, Answer]] = field(default_factory=dict)
     _released: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -123,6 +137,11 @@ class MemoryStore(KdcStore):
 
     def __repr__(self) -> str:
         return "MemoryStore(<redacted>)"
+
+    def bind(self, identity: bytes) -> None:
+        self._identity = self._identity or identity
+        if self._identity != identity:
+            raise ConfigError("this store belongs to another run")
 
     def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
         if self._keys.setdefault(client, (public_key, master_key)) != (public_key, master_key):
@@ -135,42 +154,53 @@ class MemoryStore(KdcStore):
     def enrolled(self) -> tuple[int, ...]:
         return tuple(sorted(self._keys))
 
-    def commit_updates(self, payload: bytes) -> None:
-        self._commitment = payload
+    def commit_updates(self, round_id: int, payload: bytes) -> None:
+        self._commitments[round_id] = payload
 
-    def committed_updates(self) -> bytes | None:
-        return self._commitment
+    def committed_updates(self, round_id: int) -> bytes | None:
+        newest = max((r for r in self._commitments if r <= round_id), default=None)
+        return None if newest is None else self._commitments[newest]
 
     def open_round(self, round_id: int, clients: Sequence[int]) -> None:
         newest = self.current_round()[0]
         if round_id <= newest:
             raise SequenceError(f"round {round_id} is not newer than round {newest}")
-        for old in [r for r in self._answers if r < newest]:  # a simulation needs no old answers
+        for old in [r for r in self._answers if r < newest]:
             del self._answers[old]
+        in_force = max((r for r in self._commitments if r <= newest), default=-1)
+        for old in [r for r in self._commitments if r < in_force]:
+            del self._commitments[old]
         self._rounds[round_id] = tuple(clients)
 
     def current_round(self) -> tuple[int, tuple[int, ...]]:
         newest = max(self._rounds, default=-1)
         return newest, self._rounds.get(newest, ())
 
-    def record_answers(self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str]) -> None:
+    def record_answers(
+        self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str], halt: str | None = None
+    ) -> None:
         of_round = self._answers.setdefault(round_id, {})
-        if used := [answer.client for answer in answers if answer.client in of_round]:
-            raise SequenceError(f"the keys of clients {used} in round {round_id} are used")
+        clients = [answer.client for answer in answers]
+        if of_round.keys() & set(clients) or len(set(clients)) != len(clients):
+            raise SequenceError(f"a key of clients {clients} in round {round_id} is used")
         of_round.update({answer.client: answer for answer in answers})
         for client, reason in bar.items():
             self._barred.setdefault(client, reason)
+        self._halted = self._halted or halt
 
     def answers(self, round_id: int) -> dict[int, Answer]:
         return dict(self._answers.get(round_id, {}))
 
     def release(self, round_id: int, included: Sequence[int]) -> None:
-        if round_id in self._released:
-            raise SequenceError(f"round {round_id} is released already")
+        if round_id in self._released or round_id not in self._rounds:
+            raise SequenceError(f"round {round_id} is released already or was never opened")
         self._released[round_id] = tuple(sorted(included))
 
     def released(self, round_id: int) -> tuple[int, ...] | None:
         return self._released.get(round_id)
+
+    def released_rounds(self, low: int = 0, high: int | None = None) -> int:
+        return sum(low <= r and (high is None or r < high) for r in self._released)
 
     def barred(self) -> dict[int, str]:
         return dict(self._barred)
@@ -191,13 +221,50 @@ class MemoryStore(KdcStore):
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS clients (client INTEGER PRIMARY KEY, public_key BLOB NOT NULL, master_key BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS commitments (round INTEGER PRIMARY KEY, updates BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, clients TEXT NOT NULL, released TEXT);
 CREATE TABLE IF NOT EXISTS answers (
     round INTEGER NOT NULL, client INTEGER NOT NULL, accepted INTEGER NOT NULL, reason TEXT NOT NULL,
     alpha TEXT NOT NULL, guard TEXT NOT NULL, rho TEXT NOT NULL, digest BLOB NOT NULL, score REAL,
-    PRIMARY KEY (round, client));
+    batch INTEGER NOT NULL, PRIMARY KEY (round, client));
 CREATE TABLE IF NOT EXISTS barred (client INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 """
+
+
+def open_database(path: Path | str, tables: str, version: int) -> sqlite3.Connection:
+    """A durable database that one process at a time may use: write-ahead log, every commit synced, mode 600."""
+    try:
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+        if path != ":memory:":
+            Path(path).chmod(0o600)  # it holds keys
+        # A second process with caches of its own would recompute from stale ones: it is locked out instead.
+        db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("BEGIN IMMEDIATE")
+        for statement in filter(str.strip, tables.split(";")):
+            db.execute(statement)
+        db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(version).encode(),))
+        found = bytes(db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()[0])
+        db.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise DataError(f"{path} is not a usable database (or in use by another process): {error}") from error
+    if found != str(version).encode():
+        db.close()
+        raise DataError(f"{path} has schema {found.decode()}, this version speaks {version}")
+    return db
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, and on disk before it is over."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
 
 
 class SqliteStore(KdcStore):
@@ -205,19 +272,7 @@ class SqliteStore(KdcStore):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-            path.chmod(0o600)  # it holds master keys
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_TABLES)
-            version = self._meta("schema")
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"{path} is not a usable key-centre database: {error}") from error
-        if version is None:
-            self._put("schema", str(SCHEMA_VERSION).encode())
-        elif version != str(SCHEMA_VERSION).encode():
-            raise DataError(f"{path} has schema {version.decode()}, this version speaks {SCHEMA_VERSION}")
+        self._db = open_database(path, _TABLES, SCHEMA_VERSION)
 
     def __repr__(self) -> str:
         return "SqliteStore(<redacted>)"
@@ -228,6 +283,11 @@ class SqliteStore(KdcStore):
 
     def _put(self, name: str, value: bytes) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def bind(self, identity: bytes) -> None:
+        self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (identity,))
+        if self._meta("identity") != identity:
+            raise ConfigError(f"{self._path} belongs to another run: its own root, run id and settings are needed")
 
     def enrol(self, client: int, public_key: bytes, master_key: bytes) -> None:
         row = (client, public_key, master_key)
@@ -242,58 +302,56 @@ class SqliteStore(KdcStore):
     def enrolled(self) -> tuple[int, ...]:
         return tuple(int(row[0]) for row in self._db.execute("SELECT client FROM clients ORDER BY client"))
 
-    def commit_updates(self, payload: bytes) -> None:
-        self._put("commitment", payload)
+    def commit_updates(self, round_id: int, payload: bytes) -> None:
+        self._db.execute("INSERT OR REPLACE INTO commitments VALUES (?, ?)", (round_id, payload))
 
-    def committed_updates(self) -> bytes | None:
-        return self._meta("commitment")
+    def committed_updates(self, round_id: int) -> bytes | None:
+        row = self._db.execute(
+            "SELECT updates FROM commitments WHERE round <= ? ORDER BY round DESC LIMIT 1", (round_id,)
+        ).fetchone()
+        return None if row is None else bytes(row[0])
 
     def open_round(self, round_id: int, clients: Sequence[int]) -> None:
-        newest = self.current_round()[0]
-        if round_id <= newest:
-            raise SequenceError(f"round {round_id} is not newer than round {newest}")
-        self._db.execute("INSERT INTO rounds VALUES (?, ?, NULL)", (round_id, json.dumps(list(clients))))
+        with transaction(self._db):
+            newest = self.current_round()[0]
+            if round_id <= newest:
+                raise SequenceError(f"round {round_id} is not newer than round {newest}")
+            self._db.execute("DELETE FROM answers WHERE round < ?", (newest,))
+            self._db.execute(
+                "DELETE FROM commitments WHERE round < (SELECT max(round) FROM commitments WHERE round <= ?)", (newest,)
+            )
+            self._db.execute("INSERT INTO rounds VALUES (?, ?, NULL)", (round_id, json.dumps(list(clients))))
 
     def current_round(self) -> tuple[int, tuple[int, ...]]:
         row = self._db.execute("SELECT round, clients FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
         return (-1, ()) if row is None else (int(row[0]), tuple(json.loads(row[1])))
 
-    def record_answers(self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str]) -> None:
+    def record_answers(
+        self, round_id: int, answers: Sequence[Answer], *, bar: Mapping[int, str], halt: str | None = None
+    ) -> None:
         rows = [
             (
                 round_id, a.client, int(a.accepted), a.reason, str(a.alpha), str(a.guard_alpha), str(a.rho),
-                a.request_digest, a.score,
+                a.request_digest, a.score, a.batch,
             )
             for a in answers
         ]  # fmt: skip
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-            self._db.executemany("INSERT OR IGNORE INTO barred VALUES (?, ?)", list(bar.items()))
-            self._db.execute("COMMIT")
+            with transaction(self._db):
+                self._db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                self._db.executemany("INSERT OR IGNORE INTO barred VALUES (?, ?)", list(bar.items()))
+                if halt is not None:
+                    self.halt(halt)
         except sqlite3.IntegrityError as error:
-            self._db.execute("ROLLBACK")
             used = [a.client for a in answers]
-            raise SequenceError(f"keys of clients {used} in round {round_id} are used") from error
+            raise SequenceError(f"a key of clients {used} in round {round_id} is used") from error
 
     def answers(self, round_id: int) -> dict[int, Answer]:
         rows = self._db.execute(
-            "SELECT client, accepted, reason, alpha, guard, rho, digest, score FROM answers WHERE round = ?",
+            "SELECT client, accepted, reason, alpha, guard, rho, digest, score, batch FROM answers WHERE round = ?",
             (round_id,),
         )
-        return {
-            int(c): Answer(
-                int(c),
-                bool(ok),
-                str(why),
-                int(alpha),
-                int(guard),
-                int(rho),
-                bytes(digest),
-                float("nan") if score is None else float(score),
-            )
-            for c, ok, why, alpha, guard, rho, digest, score in rows
-        }
+        return {int(row[0]): _answer_from(row) for row in rows}
 
     def release(self, round_id: int, included: Sequence[int]) -> None:
         changed = self._db.execute(
@@ -306,6 +364,13 @@ class SqliteStore(KdcStore):
     def released(self, round_id: int) -> tuple[int, ...] | None:
         row = self._db.execute("SELECT released FROM rounds WHERE round = ?", (round_id,)).fetchone()
         return None if row is None or row[0] is None else tuple(json.loads(row[0]))
+
+    def released_rounds(self, low: int = 0, high: int | None = None) -> int:
+        row = self._db.execute(
+            "SELECT count(*) FROM rounds WHERE released IS NOT NULL AND round >= ? AND (? IS NULL OR round < ?)",
+            (low, high, high),
+        ).fetchone()
+        return int(row[0])
 
     def barred(self) -> dict[int, str]:
         return {int(c): str(why) for c, why in self._db.execute("SELECT client, reason FROM barred")}
@@ -325,3 +390,18 @@ class SqliteStore(KdcStore):
 
     def close(self) -> None:
         self._db.close()
+
+
+def _answer_from(row: tuple[Any, ...]) -> Answer:
+    client, accepted, reason, alpha, guard, rho, digest, score, batch = row
+    return Answer(
+        int(client),
+        bool(accepted),
+        str(reason),
+        int(alpha),
+        int(guard),
+        int(rho),
+        bytes(digest),
+        float("nan") if score is None else float(score),
+        int(batch),
+    )
