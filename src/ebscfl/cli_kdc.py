@@ -89,7 +89,7 @@ def status_command(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """What the key centre has kept: enrolled clients, rounds, who is barred, whether the server was caught."""
+    """Enrolled clients, the newest round, who is barred, whether the server was caught: as of the last change."""
     from ebscfl.kdc_service.deployment import kept_state
 
     state = kept_state(directory)

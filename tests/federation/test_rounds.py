@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from ebscfl.federation.server_agent import ServerAgent
 from ebscfl.plain import rfca_round
 from ebscfl.protocol.measure import example_round, relative_errors
 from ebscfl.protocol.roles import Setup
+from ebscfl.protocol.rounds import round_id_of
 
 N, M, L = 5, 2, 40
 QUICK = Deadlines(first_s=0.2, last_s=0.2, quorum=3, pause_s=0.001)
@@ -36,7 +35,7 @@ class Ids:
 
     def __call__(self) -> int:
         self.last += 1
-        return self.last
+        return round_id_of(self.last)
 
 
 def played(agent: ServerAgent, answer, ids: Ids, clients=range(N), **more) -> RoundEnd:
@@ -81,7 +80,7 @@ def test_below_the_quorum_nothing_is_released(tmp_path: Path):
         two = {i: agents[i] for i in (0, 1)}
         with pytest.raises(RoundAborted, match="2 valid uploads, 3 are needed"):
             played(loop.agent(), answers_of(two, UPDATES, CLUSTERS), Ids())
-        assert released(loop) == {}
+        assert loop.released() == {}
 
 
 def test_a_damaged_upload_is_asked_for_again(tmp_path: Path):
@@ -123,7 +122,7 @@ def test_papers_keys_die_with_the_key_centre_and_the_round_is_played_again(tmp_p
             if client == 3 and not restarted:
                 restarted.append(True)
                 loop.restart_service()  # clients 3 and 4 find no key
-            return honest(round_id, client) if not restarted or round_id > 1 else None
+            return honest(round_id, client) if not restarted or round_id > round_id_of(1) else None
 
         ids = Ids()
         end = played(loop.agent(), answer, ids)
@@ -149,13 +148,6 @@ def fragile(journal: Journal, count: list[int], fatal: int) -> Journal:
     return journal
 
 
-def released(loop: Loopback) -> dict[int, tuple[int, ...]]:
-    db = sqlite3.connect(loop.kdc_dir / "kdc.sqlite")
-    rows = db.execute("SELECT round, released FROM rounds WHERE released IS NOT NULL").fetchall()
-    db.close()
-    return {int(round_id): tuple(json.loads(clients)) for round_id, clients in rows}
-
-
 @pytest.mark.parametrize("fatal", range(11))
 def test_a_server_killed_at_any_event_goes_on_and_releases_once(fatal: int, tmp_path: Path):
     """Events: start, two answers, five uploads, two closings, two answers: dying before any of them loses nothing."""
@@ -170,8 +162,10 @@ def test_a_server_killed_at_any_event_goes_on_and_releases_once(fatal: int, tmp_
         assert resumed == (fatal > 0)
         end = played(again, answer, ids, resumed=resumed)
         check_sums(end, range(N), "sealed")
-        assert released(loop) == {end.round_id: tuple(range(N))}
-        assert end.round_id == (1 if resumed else 2)  # the same round goes on; only an unopened one gets a new id
+        assert loop.released() == {end.round_id: tuple(range(N))}
+        assert end.round_id == round_id_of(
+            1 if resumed else 2
+        )  # the same round goes on; only an unopened one gets a new id
 
 
 def test_a_server_killed_after_the_release_gets_the_same_release_again(tmp_path: Path):
@@ -183,7 +177,7 @@ def test_a_server_killed_after_the_release_gets_the_same_release_again(tmp_path:
         assert again.resume()
         two = played(again, lambda round_id, client: None, ids, resumed=True)  # no client is asked
         assert np.array_equal(one.outcome.aggregates, two.outcome.aggregates)
-        assert released(loop) == {1: tuple(range(N))}
+        assert loop.released() == {round_id_of(1): tuple(range(N))}
 
 
 def test_key_centre_and_server_die_together(tmp_path: Path):

@@ -32,6 +32,7 @@ from ebscfl.protocol import codec
 from ebscfl.protocol.measure import example_round
 from ebscfl.protocol.messages import EnrolRequest, OpenRound
 from ebscfl.protocol.roles import Setup
+from ebscfl.protocol.rounds import round_id_of, training_round_of
 
 SETUP = Setup("sealed", 4, 2, 30, b"run-tag!")
 HASTY = Patience(connect_s=2, answer_s=5, in_all_s=0.3)
@@ -165,41 +166,41 @@ def test_a_key_centre_that_is_away_is_reported(loop: Loopback):
         stub.hello()
 
 
-def test_a_full_disk_stops_nothing_for_good(loop: Loopback):
+def test_a_full_disk_stops_nothing_for_good(tmp_path: Path):
     """The store fails under the role: nothing is answered, and everything goes on when there is room again."""
-    original = loop.service._make_role
+    wide = dataclasses.replace(SETUP, dim=6000)  # a commitment of 48 kB cannot be written into the pages there are
+    updates, clusters, server = example_round(4, 2, 6000, bytes(32))
+    with Loopback(tmp_path, wide) as loop:
+        agents = {i: loop.client(i) for i in range(4)}
+        original = loop.service._make_role
 
-    def tight():
-        hosted = original()
-        store = hosted.role._store
-        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-        store._db.execute(f"PRAGMA max_page_count = {pages}")
-        return hosted
+        def tight():
+            hosted = original()
+            pages = hosted.role._store._db.execute("PRAGMA page_count").fetchone()[0]
+            hosted.role._store._db.execute(f"PRAGMA max_page_count = {pages}")
+            return hosted
 
-    loop.service._make_role = tight
-    loop.service._hosted.close()
-    loop.service._hosted = None
-    updates, clusters, server = example_round(4, 2, 30, bytes(32))
-    agents = {i: loop.client(i) for i in range(4)}  # a row each: fits into the page that is there
-    server_agent = loop.agent()
-    server_agent._line._patience = HASTY
-    exchange = DirectExchange(answers_of(agents, updates, clusters))
+        def use(make_role) -> None:
+            loop.service._make_role = make_role
+            if loop.service._hosted is not None:
+                loop.service._hosted.close()
+                loop.service._hosted = None
 
-    def attempt():
-        server_agent.role = server_agent._make_role()
-        ids = iter(range(server_agent._line.hello() + 1, 10_000))
-        return play(server_agent, exchange, range(4), server, fresh_round=lambda: next(ids), deadlines=QUICK)
+        def attempt():
+            agent.role = agent._make_role()
+            newest = training_round_of(max(0, agent._line.hello()))
+            exchange, ids = DirectExchange(answers_of(agents, updates, clusters)), iter([round_id_of(newest + 1)])
+            return play(agent, exchange, range(4), server, fresh_round=lambda: next(ids), deadlines=QUICK)
 
-    def until_full():
-        for _ in range(40):
+        use(tight)
+        agent = loop.agent()
+        agent._line._patience = HASTY
+        with pytest.raises(KdcUnavailable, match=r"cannot be (written|used)"):
             attempt()
-
-    with pytest.raises(KdcUnavailable, match=r"cannot be (written|used)"):
-        until_full()
-    loop.service._make_role = original
-    loop.service._hosted = None
-    assert attempt().outcome.included == (0, 1, 2, 3)
-    assert loop.service.complaint() is None
+        assert loop.service.metrics.value("ebscfl_kdc_requests_total", party="server", kind="say", status="ok") == 0
+        use(original)
+        assert attempt().outcome.included == (0, 1, 2, 3)
+        assert loop.service.complaint() is None
 
 
 KDC_SCRIPT = """

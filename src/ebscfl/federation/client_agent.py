@@ -49,13 +49,16 @@ class ClientAgent:
         outgoing = self.role.enrol()
         kept = self.directory / "enrolment.bin"
         for _, message in outgoing:
-            if not kept.exists():
-                with self._open_stub() as stub:
-                    answers = stub.say(codec.encode(message, self.role.setup.run_id))
-                write_private(kept, b"".join(answers))  # sealed to our key: of no use without root.key
-            self._receive(kept.read_bytes())
-        if outgoing and self.role.state is not State.READY:
-            raise VerificationError(f"{self.role.address} could not enrol: {self._why()}", culprits=(KDC,))
+            if kept.exists():
+                self._receive(kept.read_bytes())
+                continue
+            with self._open_stub() as stub:
+                (answer,) = stub.say(codec.encode(message, self.role.setup.run_id))
+            self._receive(answer)
+            if self.role.state is not State.READY:
+                refusal = codec.decode(answer, self.role.setup.run_id)
+                raise VerificationError(f"{self.role.address} could not enrol: {getattr(refusal, 'reason', '')}")
+            write_private(kept, answer)  # sealed to our key: of no use without root.key
 
     @property
     def last_round(self) -> int:
@@ -90,10 +93,8 @@ class ClientAgent:
         self.role.culprits.clear()
         self.role.receive(KDC, message)
         if self.role.culprits:
-            raise VerificationError(f"the key centre sent something wrong: {self._why()}", culprits=(KDC,))
-
-    def _why(self) -> str:
-        return "; ".join(self.role.culprits.values()) or "it was refused"
+            why = "; ".join(self.role.culprits.values())
+            raise VerificationError(f"the key centre sent something wrong: {why}", culprits=(KDC,))
 
     def _load(self) -> tuple[int, bytes]:
         path = self.directory / "upload.bin"

@@ -19,6 +19,7 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -35,6 +36,7 @@ from ebscfl.federation.training import METHOD, Training
 from ebscfl.kdc_service.deployment import RunFile, server_role, write_durably
 from ebscfl.kdc_service.stub import KdcStub
 from ebscfl.protocol.roles import Setup
+from ebscfl.protocol.rounds import next_round_id
 from ebscfl.sim.journal import Journal as Metrics
 from ebscfl.sim.metrics import accuracies, air_points, air_printed
 
@@ -112,7 +114,7 @@ class Coordinator:
         clients = self.agent.role.expected if resumed else exchange.clients()
         end = play(
             self.agent, exchange, clients, self.training.directions(state, step),
-            fresh_round=self._fresh_round, deadlines=self.deadlines, resumed=resumed,
+            fresh_round=partial(self._fresh_round, step), deadlines=self.deadlines, resumed=resumed,
         )  # fmt: skip
         self.checkpoint = Checkpoint(step, end.round_id, self.training.move(state, end.outcome))
         self._save()
@@ -148,10 +150,11 @@ class Coordinator:
             return False
         return self.agent.resume()
 
-    def _fresh_round(self) -> int:
+    def _fresh_round(self, step: int) -> int:
+        """The next attempt at this step; the key centre releases one attempt of a step at most."""
         path = self.directory / "last-round"
-        last = int(path.read_text()) if path.exists() else 0
-        fresh = max(last, self._newest, self._stub.newest_round) + 1
+        last = int(path.read_text()) if path.exists() else -1
+        fresh = next_round_id(step, max(last, self._newest, self._stub.newest_round))
         write_durably(path, str(fresh).encode())
         return fresh
 

@@ -168,7 +168,7 @@ class Demo:
         }
 
     def _released(self) -> int | None:
-        """Rounds the key centre has released; None where the protocol has no release."""
+        """Rounds the key centre has released (it has stopped by now); None where the protocol has no release."""
         path = self.kdc / "kdc.sqlite"
         if not path.exists():
             return None

@@ -9,7 +9,6 @@ and a new one starts from the files alone.
 from __future__ import annotations
 
 import json
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ebscfl.federation.server_agent import ServerAgent
 from ebscfl.plain import rfca_round
 from ebscfl.protocol.measure import example_round, relative_errors
 from ebscfl.protocol.roles import Setup
+from ebscfl.protocol.rounds import round_id_of
 from ebscfl.rng import root_from_seed
 
 CLIENTS, CLUSTERS, DIM = 4, 2, 50
@@ -68,7 +68,7 @@ class Bench:
     def fresh(self) -> int:
         """The next round id."""
         self.last_round += 1
-        return self.last_round
+        return round_id_of(self.last_round)
 
     def journal(self) -> Journal:
         """The server's journal, opened as a new process would."""
@@ -106,15 +106,6 @@ class Bench:
         if max(relative_errors(got, want)) > TOLERANCE:
             raise EbscflError("the sums are wrong")
         return lost
-
-    def released(self) -> list[int]:
-        """Rounds the key centre has released."""
-        db = sqlite3.connect(self.loop.kdc_dir / "kdc.sqlite")
-        try:
-            rows = db.execute("SELECT round FROM rounds WHERE released IS NOT NULL").fetchall()
-        finally:
-            db.close()
-        return [int(row[0]) for row in rows]
 
 
 Case = Callable[[Bench], tuple[int, int, int]]
@@ -271,7 +262,7 @@ def run_case(name: str, home: Path) -> CaseResult:
     bench = Bench(home)
     with bench.loop:
         faults, lost, rounds = CASES[name](bench)
-        twice = max(0, len(bench.released()) - rounds)
+        twice = max(0, len(bench.loop.released()) - rounds)
         return CaseResult(name, faults, lost == 0 and twice == 0, lost, twice)
 
 

@@ -6,6 +6,8 @@ For tests, the fault harness and the load benchmark. Clients answer in the threa
 from __future__ import annotations
 
 import dataclasses
+import json
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -68,6 +70,16 @@ class Loopback:
         port = self.service.port
         self.service.stop()
         self.service = self._open(port)
+
+    def released(self) -> dict[int, tuple[int, ...]]:
+        """Rounds the key centre has released and for whom. Its store is its own while it serves: it pauses for this."""
+        port = self.service.port
+        self.service.stop()
+        db = sqlite3.connect(self.kdc_dir / "kdc.sqlite")
+        rows = db.execute("SELECT round, released FROM rounds WHERE released IS NOT NULL").fetchall()
+        db.close()
+        self.service = self._open(port)
+        return {int(round_id): tuple(json.loads(clients)) for round_id, clients in rows}
 
     def agent(self, *, journal: Journal | None = None, port: int | None = None) -> ServerAgent:
         """A server that has just come up."""

@@ -23,6 +23,7 @@ from ebscfl.errors import ConfigError, VerificationError
 from ebscfl.ids import SERVER
 from ebscfl.learning.local import cluster_losses, confusion_counts, draw_batches, local_updates
 from ebscfl.protocol.roles import Outcome, Setup
+from ebscfl.protocol.rounds import training_round_of
 from ebscfl.rng import USAGE_BATCHES, USAGE_ROLE, numpy_generator
 from ebscfl.sim.cell import Cell, build_cell, build_world
 from ebscfl.sim.evaluate import Evaluation, evaluate
@@ -130,4 +131,5 @@ class Training:
 
     def _batches(self, rows: Tensor, client: int, round_id: int) -> Tensor:
         local, root = self.config.local, self.cell.env.root
-        return draw_batches([rows], local.steps, local.batch_size, root, USAGE_BATCHES, round_id, ids=[client])
+        step = training_round_of(round_id)  # as in the simulator: a second attempt trains the very same update
+        return draw_batches([rows], local.steps, local.batch_size, root, USAGE_BATCHES, step, ids=[client])

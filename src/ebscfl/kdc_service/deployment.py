@@ -15,8 +15,9 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ebscfl import rng
 from ebscfl.errors import ConfigError, DataError, SequenceError, UsageError
@@ -30,6 +31,9 @@ from ebscfl.protocol import codec
 from ebscfl.protocol.messages import OpenRound
 from ebscfl.protocol.registry import make_roles
 from ebscfl.protocol.roles import ClientRole, KdcRole, ServerRole, Setup
+
+if TYPE_CHECKING:
+    from ebscfl.protocol.sealed.store import SqliteStore
 
 DEFAULT_PORT = 9443
 
@@ -217,6 +221,7 @@ def open_service(
         port=run.port if port is None else port,
         limits=limits,
         metrics=metrics,
+        publish=partial(_publish, directory),
     )
     service.held = lock
     return service
@@ -245,11 +250,31 @@ def host_role(setup: Setup, root: bytes, directory: Path) -> HostedRole:
             complaint=lambda: _halted(store.halted()),
             enrolled=lambda: len(store.enrolled()),
             admit=lambda message: None,
+            describe=lambda: describe_store(store),
             close=store.close,
         )
     note = RoundNote(directory / "newest-round", setup.run_id)
     role: KdcRole = make_roles(setup, root)[0]
-    return HostedRole(role, lambda: note.newest, lambda: None, lambda: 0, note.admit, lambda: None)
+    return HostedRole(
+        role=role,
+        newest_round=lambda: note.newest,
+        complaint=lambda: None,
+        enrolled=lambda: 0,
+        admit=note.admit,
+        describe=lambda: {"newest_round": note.newest},
+        close=lambda: None,
+    )
+
+
+def describe_store(store: SqliteStore) -> dict[str, Any]:
+    """What the operator may see of the store: no key, no weight."""
+    newest, _ = store.current_round()
+    return {
+        "enrolled": list(store.enrolled()),
+        "newest_round": newest,
+        "barred": {str(client): why for client, why in store.barred().items()},
+        "halted": store.halted(),
+    }
 
 
 def _halted(reason: str | None) -> str | None:
@@ -277,21 +302,17 @@ class RoundNote:
 
 
 def kept_state(directory: Path) -> dict[str, Any]:
-    """What the key centre has kept, for ``ebs-cfl kdc status``; works while the service runs. No secret in it."""
-    run = RunFile.load(directory)
-    known = {"run": run.setup.run_id.hex(), "protocol": run.setup.protocol, "clients": run.setup.num_clients}
-    if run.setup.protocol != "sealed":
-        return {**known, "newest_round": RoundNote(directory / "newest-round", run.setup.run_id).newest}
-    from ebscfl.protocol.sealed.store import SqliteStore
+    """What the key centre published last, for ``ebs-cfl kdc status``; the store itself is its own while it serves."""
+    setup = RunFile.load(directory).setup
+    known = {"run": setup.run_id.hex(), "protocol": setup.protocol, "clients": setup.num_clients}
+    path = directory / "status.json"
+    if not path.exists():
+        return {**known, "served": False}
+    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {**known, "served": True, **state}
 
-    store = SqliteStore(directory / "kdc.sqlite")
-    try:
-        newest, _ = store.current_round()
-        released = newest >= 0 and store.released(newest) is not None
-        barred = {str(client): why for client, why in store.barred().items()}
-        return {
-            **known, "enrolled": list(store.enrolled()), "newest_round": newest, "newest_released": released,
-            "barred": barred, "halted": store.halted(),
-        }  # fmt: skip
-    finally:
-        store.close()
+
+def _publish(directory: Path, state: dict[str, Any]) -> None:
+    temporary = directory / ".status.json.tmp"
+    temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
+    os.replace(temporary, directory / "status.json")  # for people: a power cut may lose it, the store may not

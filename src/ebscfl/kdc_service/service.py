@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, Any
 
 from ebscfl import rng
 from ebscfl.errors import DataError, DecodeError, ProtocolError, VerificationError
@@ -40,6 +40,7 @@ class HostedRole:
     complaint: Callable[[], str | None]  # why the server is no longer served
     enrolled: Callable[[], int]
     admit: Callable[[bytes], None]  # raises ProtocolError on a message the role may not see again
+    describe: Callable[[], dict[str, Any]]  # for the operator; nothing secret
     close: Callable[[], None]
 
 
@@ -65,12 +66,15 @@ class KdcService:
         port: int = 0,
         limits: Limits | None = None,
         metrics: Metrics | None = None,
+        publish: Callable[[dict[str, Any]], None] = lambda state: None,
     ) -> None:
         self.setup = setup
         self.limits = limits or Limits()
         self.metrics = metrics or Metrics()
         self.incarnation = int.from_bytes(rng.os_random(8), "little")
         self._make_role = make_role
+        self._publish = publish
+        self._published: tuple[object, ...] = ()
         self._hosted: HostedRole | None = make_role()
         self._context = context
         self._lock = threading.Lock()  # one message at a time: the role is a state machine
@@ -287,6 +291,11 @@ class KdcService:
 
     def _gauges(self) -> None:
         if self._hosted is not None:
-            self.metrics.put("ebscfl_kdc_enrolled", self._hosted.enrolled())
-            self.metrics.put("ebscfl_kdc_newest_round", self._hosted.newest_round())
-            self.metrics.put("ebscfl_kdc_halted", self._hosted.complaint() is not None)
+            hosted = self._hosted
+            enrolled, newest, complaint = hosted.enrolled(), hosted.newest_round(), hosted.complaint()
+            self.metrics.put("ebscfl_kdc_enrolled", enrolled)
+            self.metrics.put("ebscfl_kdc_newest_round", newest)
+            self.metrics.put("ebscfl_kdc_halted", complaint is not None)
+            if (enrolled, newest, complaint) != self._published:
+                self._published = (enrolled, newest, complaint)
+                self._publish(hosted.describe())
