@@ -10,7 +10,8 @@ opening fail: the same counts come once plain and once times lambda, the key cen
 opening must agree in that factor. Without lambda, moving weight from one slot to another (which keeps the total)
 would pass. A client that colludes with the server can compute lambda from its own answer, but that pair can also
 fill a slot with clients of its own; the guard therefore counts on no collusion, or on a minimum above the number of
-corrupt clients with differential privacy behind it. The key center learns the weight of each slot, not who is in it.
+corrupt clients with differential privacy behind it. The key center learns the weight of each slot; with few clients,
+whose weights it knows, this alone says who is in it.
 """
 
 from __future__ import annotations
