@@ -10,7 +10,9 @@ opening fail: the same counts come once plain and once times lambda, the key cen
 opening must agree in that factor. Without lambda, moving weight from one slot to another (which keeps the total)
 would pass. A client that colludes with the server can compute lambda from its own answer, but that pair can also
 fill a slot with clients of its own; the guard therefore counts on no collusion, or on a minimum above the number of
-corrupt clients with differential privacy behind it. The key center learns the weight of each slot, not who is in it.
+corrupt clients with differential privacy behind it. The key center learns the weight of each slot; with few clients,
+whose weights it knows, this alone says who is in it, and the sketch of the norm check names clusters for any number
+(docs/security-model.md).
 """
 
 from __future__ import annotations
@@ -174,12 +176,18 @@ def unseal(params: SealedParameters, total: RunningSum, released: Release) -> Op
 def aggregates(params: SealedParameters, opened: OpenedSums, normalize: str = "cluster") -> npt.NDArray[np.float64]:
     """(m, dim) weighted means of the unit updates: by the cluster's own weight, or by that of all clusters.
 
-    The count coordinate is one half, so a weight is twice its count; a slot without weight gives zeros.
+    The count coordinate is one half, so a weight is twice its count; a slot without weight gives zeros. A client can
+    split its count over slots and so take weight from a slot it is not in; a mean over the cluster's own weight
+    would then grow without bound. A true mean of unit updates is no longer than one, so a longer one is scaled down.
     """
     if normalize not in ("cluster", "global"):
         raise ConfigError(f"normalize must be 'cluster' or 'global', not {normalize!r}")
     counts = opened.counts.astype(np.float64)
     weights = 2.0 * (counts if normalize == "cluster" else np.full_like(counts, counts.sum()))
+    if normalize == "cluster":
+        longest = 1.0 + np.sqrt(params.dim) * 2.0**-params.update_bits  # rounding moves a coordinate by one unit
+        lengths = np.linalg.norm(opened.sums.astype(np.float64), axis=1)
+        weights = np.where(weights > 0, np.maximum(weights, lengths / longest), weights)
     scale = np.where((weights > 0) & opened.released, 1.0 / np.where(weights > 0, weights, 1.0), 0.0)
     return opened.sums.astype(np.float64) * scale[:, None]
 

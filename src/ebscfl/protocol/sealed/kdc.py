@@ -208,6 +208,10 @@ class SealedKdc(KdcRole):
             return self._caught(message.round_id, f"scores asked for round {message.round_id}, which is not open")
         if asked_before or message.batch in current.batches:
             return self._caught(current.round_id, "an upload was asked about twice with different products")
+        if message.batch >= len(current.clients):  # a batch holds a client: more numbers are for looking for a sketch
+            return self._caught(
+                current.round_id, f"batch {message.batch} of a round with {len(current.clients)} clients"
+            )
         if not wanted or not wanted <= current.members or len(wanted) != len(message.clients):
             return self._caught(current.round_id, f"scores asked for clients outside round {current.round_id} or twice")
         size = len(message.clients)
