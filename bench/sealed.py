@@ -46,10 +46,12 @@ from ebscfl.sealed import (
     guard_products,
     guard_row,
     guard_scalar,
+    kdc_check,
     make_sketch,
     master_key,
     new_sum,
     open_counts,
+    pads,
     plan,
     products_many,
     quantize_server_updates,
@@ -185,8 +187,31 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
         "server_over_plain_blas": ratios(timers["server"], timers["plain_rfca_blas"]),
         "client": timers["client"].each(1),
         "kdc_per_client": timers["kdc"].each(n),
+        "kdc_cpu_ms_per_client_and_core": round(timers["kdc"].cpu / n / (os.cpu_count() or 1), 3),
+        "kdc_steps_cpu_ms_per_client": kdc_steps(bench),
         "relative_error": bench.error(total, pads_sum),
     }
+
+
+def kdc_steps(bench: Bench) -> dict[str, float]:
+    """CPU milliseconds a client that the key center spends on each step, one thread: the least of many repetitions."""
+    params, rows, claim = bench.params, bench.rows(0), bench.claims[0]
+    buffers = [params.field.zeros((2, params.width)) for _ in range(4)]
+    own = products_many(params, [pads(params, claim.keys, buffers[0])], bench.row, rows.sketch)[0]
+    guards, total = [claim.keys.guard_pad] * 4, new_sum(params)
+    steps: dict[str, Callable[[int], object]] = {
+        "pads": lambda i: pads(params, claim.keys, buffers[i % 4]),
+        "products": lambda i: products_many(params, [buffers[i % 4]], bench.row, rows.sketch),
+        "verdict": lambda _: kdc_check(params, claim.products, own, claim.keys, bench.lam),
+        "fold_of_four": lambda _: fold(params, total, bench.answers[:4], buffers, guards),
+        "sketch_of_a_batch": lambda _: bench.rows(0),
+    }
+    timers = {name: Timer() for name in steps}
+    for i in range(40):
+        for name, step in steps.items():
+            timers[name].run(partial(step, i))
+    shared = {"fold_of_four": 4, "sketch_of_a_batch": bench.batch}
+    return {name: round(timer.cpu / shared.get(name, 1), 3) for name, timer in timers.items()}
 
 
 def ratios(ours: Timer, theirs: Timer) -> dict[str, float]:
@@ -285,6 +310,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "parameters": params.describe(),
         "upload_bytes": params.upload_bytes,
         "machine": before,
+        "key_stream_ms_per_client": round(
+            2 * params.width * params.field.word_size / before["aes_ctr_gb_per_s"] / 1e6, 3
+        ),
+        "targets": {"server_over_plain": 3.0, "client_ms": 2.0, "kdc_ms_per_client": 0.6},
         "work": work(args),
         "roles": roles(args),
         "load_average_after": round(os.getloadavg()[0], 1),
