@@ -13,8 +13,16 @@ from ebscfl import rng
 from ebscfl.errors import SequenceError
 from ebscfl.ids import SERVER, client_address
 from ebscfl.plain import rfca_round, unit_rows
-from ebscfl.protocol.messages import Refusal, ScoreAnswer, ScoreRequest, SealedUpload
-from ebscfl.protocol.rounds import LARGEST_ROUND_ID
+from ebscfl.protocol.messages import (
+    Message,
+    OpenRound,
+    Refusal,
+    RoundOpened,
+    ScoreAnswer,
+    ScoreRequest,
+    SealedUpload,
+)
+from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of
 from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.words import to_wire
 from ebscfl.protocol.states import State
@@ -158,3 +166,21 @@ def test_two_answers_never_share_a_sketch_and_a_used_number_is_a_lie() -> None:
     (answer,) = lab.to_kdc(dataclasses.replace(second, batch=first.batch))
     assert isinstance(answer, Refusal)
     assert lab.kdc.state is State.HALTED
+
+
+def test_every_round_has_its_own_sketches() -> None:
+    """With the keys of an older round a client would know the sketch before it uploads, and could hide in it."""
+    lab = make_lab()
+    keys = []
+    for round_id in (round_id_of(1), round_id_of(1, 1), round_id_of(2)):
+        (answer,) = lab.to_kdc(OpenRound(round_id, tuple(range(8)))) if keys else lab_opened(lab, round_id)
+        assert isinstance(answer, RoundOpened)
+        keys.append(answer.sketch_key)
+    assert len(set(keys)) == 3
+
+
+def lab_opened(lab: Lab, round_id: int) -> list[Message]:
+    """The first round: root updates are committed before it opens."""
+    commitment, opening = lab.server.start_round(round_id, range(8), lab.server_updates)
+    assert lab.to_kdc(commitment.message) == []
+    return lab.to_kdc(opening.message)
