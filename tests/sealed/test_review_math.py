@@ -60,6 +60,12 @@ def tiny_kernels() -> ModuleType:
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         out[:] = [int(x) * int(y) % P for x, y in zip(a, b, strict=True)]
 
+    def add(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+        out[:] = [(int(x) + int(y)) % P for x, y in zip(a, b, strict=True)]
+
+    def subtract(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+        out[:] = [(int(x) - int(y)) % P for x, y in zip(a, b, strict=True)]
+
     def dot(a: np.ndarray, b: np.ndarray) -> int:
         return sum(int(x) * int(y) for x, y in zip(a, b, strict=True)) % P
 
@@ -70,7 +76,7 @@ def tiny_kernels() -> ModuleType:
         stream &= P
         return int((stream == P).sum())
 
-    for function in (add_slot, multiply, dot, fold1, mask_words):
+    for function in (add_slot, add, subtract, multiply, dot, fold1, mask_words):
         setattr(module, function.__name__, function)
     return module
 

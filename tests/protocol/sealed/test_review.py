@@ -17,6 +17,8 @@ from ebscfl.protocol.messages import (
     Message,
     OpenRound,
     Refusal,
+    Release,
+    ReleaseRequest,
     RoundOpened,
     ScoreAnswer,
     ScoreRequest,
@@ -24,9 +26,12 @@ from ebscfl.protocol.messages import (
 )
 from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of
 from ebscfl.protocol.sealed.round_store import RoundStore
-from ebscfl.protocol.sealed.words import to_wire
+from ebscfl.protocol.sealed.shards import upload_sum
+from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State
-from ebscfl.sealed import client_keys, master_key, pads
+from ebscfl.sealed import Answer as MaskedWeight
+from ebscfl.sealed import Release as ReleasedSum
+from ebscfl.sealed import client_keys, master_key, open_counts, pads, unseal
 from ebscfl.sealed.encode import guard_tags
 from ebscfl.sealed.guard import seal_blind
 
@@ -184,3 +189,31 @@ def lab_opened(lab: Lab, round_id: int) -> list[Message]:
     commitment, opening = lab.server.start_round(round_id, range(8), lab.server_updates)
     assert lab.to_kdc(commitment.message) == []
     return lab.to_kdc(opening.message)
+
+
+@pytest.mark.parametrize("left_out", [(), (3,), (0, 5, 6)])
+def test_a_set_without_some_answered_uploads_is_released_exactly_and_only_once(left_out: tuple[int, ...]) -> None:
+    """A server that lost answers adds fewer uploads than were answered; the key centre takes those pads out of P."""
+    lab = make_lab()
+    lab.start(1)
+    uploads = lab.uploads(1)
+    for i, upload in enumerate(uploads):
+        assert not lab.to_server(upload, client_address(i))
+    (question,) = lab.server.flush()
+    (answer,) = lab.to_kdc(question.message)
+    assert isinstance(answer, ScoreAnswer)
+    stay = [i for i in range(8) if i not in left_out]
+    masked = [MaskedWeight(int(a), int(b)) for a, b in answer.answers]
+    total = upload_sum(lab.params, [(uploads[i], masked[i]) for i in stay])  # type: ignore[misc]
+    ask = ReleaseRequest(1, tuple(stay), to_wire(open_counts(lab.params, total)))
+    for _ in range(2):  # asked again, the same answer
+        (released,) = lab.to_kdc(ask)
+        assert isinstance(released, Release)
+        words = from_wire(lab.params.field, released.pad_sum, (lab.params.width,), name="release")
+        opened = unseal(lab.params, total, ReleasedSum(words, released.slots.astype(bool)))
+        sums, counts = lab.integer_sums(stay)
+        assert opened.sums.tolist() == sums.tolist()
+        assert (2 * opened.counts).tolist() == [int(c) << lab.params.update_bits for c in counts]
+    (refusal,) = lab.to_kdc(dataclasses.replace(ask, included=tuple(stay[1:])))
+    assert isinstance(refusal, Refusal)
+    assert lab.kdc.state is State.HALTED
