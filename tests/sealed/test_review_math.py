@@ -19,7 +19,8 @@ import pytest
 from sealed_round import ROOT, RUN, generator, play
 
 from ebscfl.errors import VerificationError
-from ebscfl.field import Field
+from ebscfl.field import M31, M61, Field, FieldStream
+from ebscfl.rng import SecretStream
 from ebscfl.sealed import (
     NUM_PRODUCTS,
     ClientKeys,
@@ -71,7 +72,11 @@ def tiny_kernels() -> ModuleType:
     def fold1(y: np.ndarray, alpha: int, c: np.ndarray, t: np.ndarray) -> None:
         y[:] = [(int(v) + int(alpha) * int(one) + int(two)) % P for v, one, two in zip(y, c, t, strict=True)]
 
-    for function in (add_slot, add, subtract, multiply, dot, fold1):
+    def mask_words(stream: np.ndarray) -> int:
+        stream &= P
+        return int((stream == P).sum())
+
+    for function in (add_slot, add, subtract, multiply, dot, fold1, mask_words):
         setattr(module, function.__name__, function)
     return module
 
@@ -238,3 +243,24 @@ def test_split_counts_cannot_blow_up_a_cluster_mean() -> None:
     longest = 1 + 30**0.5 * 2.0**-params.update_bits
     assert np.linalg.norm(means[0]) == pytest.approx(longest, rel=1e-12)
     assert means[1, 0] == 1.0  # an honest mean is not touched, to the bit
+
+
+@pytest.mark.parametrize("field", [M31, M61])
+def test_a_rejected_word_is_drawn_again_from_the_spare_stream(field: Field) -> None:
+    """Rejections come once in 2^31 words, so they are put there: two words equal to p, between two that are not."""
+    stream = FieldStream(field, ROOT, "review", 1)
+    got = np.array([field.modulus, 5, field.modulus, 6], dtype=field.dtype)
+    stream.replace_rejected(got)
+    spare = SecretStream(ROOT, "review", 1, "spare")
+    draw = spare.uint32 if field.bits == 31 else spare.uint64
+    expected = [int(v) & field.modulus for v in draw(2)]
+    assert got.tolist() == [expected[0], 5, expected[1], 6]
+
+
+def test_rejection_leaves_every_residue_equally_likely() -> None:
+    """Over F_3, where a quarter of all draws is rejected; 5 sd of a binomial share."""
+    size = 30_000
+    counts = np.bincount(FieldStream(FIELD, ROOT, "review", 2).words(size), minlength=P)
+    assert counts.sum() == size
+    assert len(counts) == P
+    assert np.all(abs(counts - size / 3) < 5 * (size * 2 / 9) ** 0.5)

@@ -13,12 +13,25 @@ from ebscfl import rng
 from ebscfl.errors import SequenceError
 from ebscfl.ids import SERVER, client_address
 from ebscfl.plain import rfca_round, unit_rows
-from ebscfl.protocol.messages import Refusal, ScoreAnswer, ScoreRequest, SealedUpload
-from ebscfl.protocol.rounds import LARGEST_ROUND_ID
+from ebscfl.protocol.messages import (
+    Message,
+    OpenRound,
+    Refusal,
+    Release,
+    ReleaseRequest,
+    RoundOpened,
+    ScoreAnswer,
+    ScoreRequest,
+    SealedUpload,
+)
+from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of
 from ebscfl.protocol.sealed.round_store import RoundStore
-from ebscfl.protocol.sealed.words import to_wire
+from ebscfl.protocol.sealed.shards import upload_sum
+from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State
-from ebscfl.sealed import client_keys, master_key, pads
+from ebscfl.sealed import Answer as MaskedWeight
+from ebscfl.sealed import Release as ReleasedSum
+from ebscfl.sealed import client_keys, master_key, open_counts, pads, unseal
 from ebscfl.sealed.encode import guard_tags
 from ebscfl.sealed.guard import seal_blind
 
@@ -157,4 +170,50 @@ def test_two_answers_never_share_a_sketch_and_a_used_number_is_a_lie() -> None:
     assert isinstance(lab.to_kdc(first)[0], ScoreAnswer)
     (answer,) = lab.to_kdc(dataclasses.replace(second, batch=first.batch))
     assert isinstance(answer, Refusal)
+    assert lab.kdc.state is State.HALTED
+
+
+def test_every_round_has_its_own_sketches() -> None:
+    """With the keys of an older round a client would know the sketch before it uploads, and could hide in it."""
+    lab = make_lab()
+    keys = []
+    for round_id in (round_id_of(1), round_id_of(1, 1), round_id_of(2)):
+        (answer,) = lab.to_kdc(OpenRound(round_id, tuple(range(8)))) if keys else lab_opened(lab, round_id)
+        assert isinstance(answer, RoundOpened)
+        keys.append(answer.sketch_key)
+    assert len(set(keys)) == 3
+
+
+def lab_opened(lab: Lab, round_id: int) -> list[Message]:
+    """The first round: root updates are committed before it opens."""
+    commitment, opening = lab.server.start_round(round_id, range(8), lab.server_updates)
+    assert lab.to_kdc(commitment.message) == []
+    return lab.to_kdc(opening.message)
+
+
+@pytest.mark.parametrize("left_out", [(), (3,), (0, 5, 6)])
+def test_a_set_without_some_answered_uploads_is_released_exactly_and_only_once(left_out: tuple[int, ...]) -> None:
+    """A server that lost answers adds fewer uploads than were answered; the key centre takes those pads out of P."""
+    lab = make_lab()
+    lab.start(1)
+    uploads = lab.uploads(1)
+    for i, upload in enumerate(uploads):
+        assert not lab.to_server(upload, client_address(i))
+    (question,) = lab.server.flush()
+    (answer,) = lab.to_kdc(question.message)
+    assert isinstance(answer, ScoreAnswer)
+    stay = [i for i in range(8) if i not in left_out]
+    masked = [MaskedWeight(int(a), int(b)) for a, b in answer.answers]
+    total = upload_sum(lab.params, [(uploads[i], masked[i]) for i in stay])  # type: ignore[misc]
+    ask = ReleaseRequest(1, tuple(stay), to_wire(open_counts(lab.params, total)))
+    for _ in range(2):  # asked again, the same answer
+        (released,) = lab.to_kdc(ask)
+        assert isinstance(released, Release)
+        words = from_wire(lab.params.field, released.pad_sum, (lab.params.width,), name="release")
+        opened = unseal(lab.params, total, ReleasedSum(words, released.slots.astype(bool)))
+        sums, counts = lab.integer_sums(stay)
+        assert opened.sums.tolist() == sums.tolist()
+        assert (2 * opened.counts).tolist() == [int(c) << lab.params.update_bits for c in counts]
+    (refusal,) = lab.to_kdc(dataclasses.replace(ask, included=tuple(stay[1:])))
+    assert isinstance(refusal, Refusal)
     assert lab.kdc.state is State.HALTED
