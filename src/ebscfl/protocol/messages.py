@@ -248,15 +248,16 @@ class Commitment(Message):
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedUpload(Message):
-    """Client to server: c = x + r, t = kappa x + b and the second tag of the counts, as little-endian 32-bit words.
+    """Client to server: c = x + r, t = kappa x + b, second tags of the counts, and the word that blinds their check.
 
-    A field element is one word, two for 2^61 - 1.
+    A field element is one little-endian 32-bit word, two for 2^61 - 1.
     """
 
     code: ClassVar[int] = 67
     round_id: int = wire(U64)
     words: Words32 = wire(Array("u4", 2))  # (2, m (l + 1) elements)
     guard: Words32 = wire(Array("u4", 1))  # (m elements)
+    blind: Words32 = wire(Array("u4", 1))  # (2 elements)
 
 
 @register
@@ -279,6 +280,7 @@ class ScoreRequest(Message):
     batch: int = wire(U32)
     clients: tuple[int, ...] = wire(Items(U32))
     products: Words32 = wire(Array("u4", 3))  # (clients, 2, 258 elements)
+    guards: Words32 = wire(Array("u4", 2))  # (clients, 2 elements) products of counts and of their second tags
 
 
 @register

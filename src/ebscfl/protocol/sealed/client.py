@@ -18,6 +18,7 @@ from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.words import to_wire
 from ebscfl.protocol.states import Step
 from ebscfl.sealed import SealedParameters, client_keys, encode, seal
+from ebscfl.sealed.guard import seal_blind
 
 
 def enrolment_context(run_id: bytes, client: int) -> bytes:
@@ -83,7 +84,8 @@ class SealedClient(ClientRole):
         encoded = encode(params, update, cluster, self._rounding_root, round_id, self.client)
         keys = client_keys(params, self._master.tobytes(), self.setup.run_id.hex(), round_id, self.client)
         upload = seal(params, encoded, keys)
-        return SealedUpload(round_id, to_wire(upload.words), to_wire(upload.guard))
+        blind = seal_blind(params, keys, self._rounding_root, round_id)
+        return SealedUpload(round_id, to_wire(upload.words), to_wire(upload.guard), to_wire(blind))
 
     def secrets(self) -> Iterable[npt.NDArray[Any]]:
         if self._master is not None:

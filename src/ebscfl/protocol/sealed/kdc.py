@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ebscfl import rng
 from ebscfl.errors import ProtocolError, RoundAborted, SequenceError, VerificationError
+from ebscfl.field import Words
 from ebscfl.ids import KDC, SERVER, Address, Role
 from ebscfl.protocol.messages import (
     Commitment,
@@ -67,7 +68,9 @@ from ebscfl.sealed import (
     spent_epsilon,
 )
 from ebscfl.sealed import Answer as MaskedWeight
+from ebscfl.sealed.guard import guard_holds, guard_row
 from ebscfl.sealed.score import REASON_TAG
+from ebscfl.sealed.sketch import ROWS
 
 REASON_BARRED = "barred"
 REASONS = {
@@ -76,6 +79,7 @@ REASONS = {
     "count": "its count is not one half",
     "norm": "its update is longer than one",
 }
+FALSE_GUARD = Verdict(REASON_TAG, None, float("nan"), 0, np.full(ROWS, np.nan))
 
 
 @dataclass(repr=False)
@@ -209,19 +213,21 @@ class SealedKdc(KdcRole):
             return self._caught(current.round_id, "an upload was asked about twice with different products")
         if not wanted or not wanted <= current.members or len(wanted) != len(message.clients):
             return self._caught(current.round_id, f"scores asked for clients outside round {current.round_id} or twice")
-        shape = (len(message.clients), 2, NUM_PRODUCTS)
+        size = len(message.clients)
         try:
-            sent = from_wire(self._params.field, message.products, shape, name="products")
+            sent = from_wire(self._params.field, message.products, (size, 2, NUM_PRODUCTS), name="products")
+            guards = from_wire(self._params.field, message.guards, (size, 2), name="guard products")
         except ProtocolError as error:
             return self._caught(current.round_id, str(error))
-        return self._answer(current, message, digest, sent)
+        return self._answer(current, message, digest, sent, guards)
 
     def _answer(
-        self, current: CurrentRound, message: ScoreRequest, digest: bytes, sent: npt.NDArray[Any]
+        self, current: CurrentRound, message: ScoreRequest, digest: bytes, sent: Words, guards: Words
     ) -> list[Outgoing]:
         barred = self._store.barred()
         judged = [i for i, client in enumerate(message.clients) if client not in barred]
-        verdicts, pending = self._judge(current, message.batch, [message.clients[i] for i in judged], sent[judged])
+        clients = [message.clients[i] for i in judged]
+        verdicts, pending = self._judge(current, message.batch, clients, sent[judged], guards[judged])
         by_client = {message.clients[i]: verdict for i, verdict in zip(judged, verdicts, strict=True)}
         answers = [_answer_of(c, by_client.get(c), digest, message.batch) for c in message.clients]
         failed = {c: REASONS[REASON_TAG] for c, verdict in by_client.items() if verdict.reason == REASON_TAG}
@@ -237,15 +243,21 @@ class SealedKdc(KdcRole):
         return [Outgoing(SERVER, _reply(message, answers))]
 
     def _judge(
-        self, current: CurrentRound, batch: int, clients: Sequence[int], sent: npt.NDArray[Any]
+        self, current: CurrentRound, batch: int, clients: Sequence[int], sent: Words, guards: Words
     ) -> tuple[list[Verdict], RunningSum]:
         """Verdicts, and what the accepted ones add to P."""
         params, verdicts, pending = self._params, [], new_sum(self._params)
-        sketch = make_sketch(params, batch_seed(current.sketch_key, batch))
+        seed = batch_seed(current.sketch_key, batch)
+        sketch, row = make_sketch(params, seed), guard_row(params, seed)
         for part in self._work.groups(len(clients)):
             keys = [self._keys(current.round_id, client) for client in clients[part]]
             own = self._work.products(keys, current.row, sketch)
-            group = [kdc_check(params, *args, current.lam) for args in zip(sent[part], own, keys, strict=True)]
+            group = [
+                kdc_check(params, rows, mine, key, current.lam) if guard_holds(params, *guard, key) else FALSE_GUARD
+                for rows, mine, key, guard in zip(
+                    sent[part], own, keys, zip(guards[part], self._work.guards(keys, row), strict=True), strict=True
+                )
+            ]
             self._work.add_group(pending, keys, [verdict.answer for verdict in group])
             verdicts += group
         return verdicts, pending
@@ -379,7 +391,7 @@ class SealedKdc(KdcRole):
 
 def _digest(message: ScoreRequest) -> bytes:
     header = repr((message.round_id, message.batch, message.clients)).encode()
-    return hashlib.blake2b(header + message.products.tobytes(), digest_size=32).digest()
+    return hashlib.blake2b(header + message.products.tobytes() + message.guards.tobytes(), digest_size=32).digest()
 
 
 def _reply(message: ScoreRequest, answers: Sequence[Answer]) -> ScoreAnswer:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ebscfl.field import Words
 from ebscfl.sealed import Answer, ClientKeys, RunningSum, SealedParameters, Sketch, fold, pads, products
+from ebscfl.sealed.guard import blind_pads, guard_products
 
 GROUP_BYTES = 16 << 20
 """Pads that are held at the same time, in all."""
@@ -47,6 +48,15 @@ class PadWork:
         """Slices of at most one group over ``size`` clients."""
         step = len(self._buffers)
         return (slice(low, min(size, low + step)) for low in range(0, size, step))
+
+    def guards(self, keys: Sequence[ClientKeys], row: Words) -> list[Words]:
+        """Products of the pads of the counts and of their second tags, for the group whose pads were made last."""
+        params = self._params
+        counts = (buffer[0, params.dim :: params.slot_size] for buffer in self._buffers)
+        return [
+            guard_products(params, count, one.guard_pad, blind_pads(params, one), row)
+            for count, one in zip(counts, keys, strict=False)
+        ]
 
     def products(self, keys: Sequence[ClientKeys], row: npt.NDArray[np.int32], sketch: Sketch) -> list[Words]:
         """Products of the pads of one group; the pads stay in the buffers for `add_group`."""

@@ -2,6 +2,9 @@
 
 It holds at most one batch of uploads; its memory does not depend on the number of clients. What it sees is uniform
 noise until the key centre's release, and then only the sums.
+
+Server and key centre talk over an ordered, authenticated connection. When it breaks, whatever was not answered is asked
+again over the next one (`pending`); repeated and late answers are ignored.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ from ebscfl.sealed import (
     unseal,
 )
 from ebscfl.sealed import Release as ReleasedSum
+from ebscfl.sealed.guard import guard_products, guard_row
 
 BATCH_BYTES = 64 << 20
 """Uploads wait for their batch up to this size: one sketch and one exchange with the key centre serve them all."""
@@ -61,6 +65,7 @@ class Held(NamedTuple):
     client: int
     pair: Words  # (2, width)
     guard: Words  # (m,)
+    blind: Words  # (2,)
 
 
 class Asked(NamedTuple):
@@ -120,7 +125,7 @@ class SealedServer(ServerRole):
         if message.round_id != self.round_id:
             raise SequenceError(f"the key centre opened round {message.round_id}", culprits=(sender,))
         self._sketch_key = message.sketch_key
-        self._committed = True
+        self._committed, self.refusal = True, None
         return []
 
     def on_upload(self, sender: Address, message: SealedUpload) -> list[Outgoing]:
@@ -129,7 +134,8 @@ class SealedServer(ServerRole):
         params = self._params
         pair = from_wire(params.field, message.words, (2, params.width), name=f"the upload of {sender}")
         guard = from_wire(params.field, message.guard, (params.num_clusters,), name=f"the guard of {sender}")
-        self._held.append(Held(client, pair, guard))
+        blind = from_wire(params.field, message.blind, (2,), name=f"the blinding word of {sender}")
+        self._held.append(Held(client, pair, guard, blind))
         self.waiting.add(client)
         return self.flush() if len(self._held) >= self._batch_size else []
 
@@ -139,11 +145,13 @@ class SealedServer(ServerRole):
             return []
         assert self._row is not None
         assert self._sketch_key is not None
-        sketch = make_sketch(self._params, batch_seed(self._sketch_key, self._batch))
+        params, seed = self._params, batch_seed(self._sketch_key, self._batch)
+        sketch, row = make_sketch(params, seed), guard_row(params, seed)
         pairs = [held.pair for held in self._held]
-        products = np.stack(products_many(self._params, pairs, self._row, sketch, threads=THREADS))
+        products = np.stack(products_many(params, pairs, self._row, sketch, threads=THREADS))
         clients = tuple(held.client for held in self._held)
-        request = ScoreRequest(self.round_id, self._batch, clients, to_wire(products))
+        guards = np.stack([guard_products(params, _counts(params, h.pair), h.guard, h.blind, row) for h in self._held])
+        request = ScoreRequest(self.round_id, self._batch, clients, to_wire(products), to_wire(guards))
         self._asked[self._batch] = Asked(self._held, request)
         self._held, self._batch = [], self._batch + 1
         return [Outgoing(KDC, request)]
@@ -244,3 +252,8 @@ class SealedServer(ServerRole):
             Release: self.on_release,
             Refusal: self.on_refusal,
         }
+
+
+def _counts(params: SealedParameters, pair: Words) -> Words:
+    """(m,) the count coordinates of c."""
+    return pair[0, params.dim :: params.slot_size]
