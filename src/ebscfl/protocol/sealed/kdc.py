@@ -42,10 +42,12 @@ from ebscfl.protocol.roles import KdcRole, Outgoing, Setup
 from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of, training_round_of
 from ebscfl.protocol.sealed.channel import seal_to
 from ebscfl.protocol.sealed.client import enrolment_context
+from ebscfl.protocol.sealed.history import ScoreMemory
 from ebscfl.protocol.sealed.pad_work import PadWork
 from ebscfl.protocol.sealed.store import Answer, KdcStore
 from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State, Step, step
+from ebscfl.rules.score_history import History
 from ebscfl.sealed import (
     NUM_PRODUCTS,
     ClientKeys,
@@ -69,7 +71,7 @@ from ebscfl.sealed import (
 )
 from ebscfl.sealed import Answer as MaskedWeight
 from ebscfl.sealed.guard import guard_holds, guard_row
-from ebscfl.sealed.score import REASON_TAG
+from ebscfl.sealed.score import REASON_TAG, reweighed
 from ebscfl.sealed.sketch import ROWS
 
 REASON_BARRED = "barred"
@@ -114,6 +116,7 @@ class SealedKdc(KdcRole):
         store: KdcStore,
         noise: NoiseSettings | None,
         tolerated: int,
+        memory: ScoreMemory | None = None,
     ) -> None:
         """``root`` and what ``store`` writes are what a key centre must keep; a store opens for its own run only."""
         super().__init__(setup, KDC)
@@ -125,6 +128,7 @@ class SealedKdc(KdcRole):
         self._store = store
         self._noise = noise
         self._tolerated = tolerated
+        self._memory = memory
         self._work = PadWork(params)
         self._round: CurrentRound | None = None
 
@@ -258,9 +262,33 @@ class SealedKdc(KdcRole):
                     sent[part], own, keys, zip(guards[part], self._work.guards(keys, row), strict=True), strict=True
                 )
             ]
-            self._work.add_group(pending, keys, [verdict.answer for verdict in group])
+            if self._memory is None:
+                self._work.add_group(pending, keys, [verdict.answer for verdict in group])
             verdicts += group
+        if self._memory is not None:
+            return self._remember(self._memory, current, clients, verdicts)
         return verdicts, pending
+
+    def _remember(
+        self, memory: ScoreMemory, current: CurrentRound, clients: Sequence[int], verdicts: Sequence[Verdict]
+    ) -> tuple[list[Verdict], RunningSum]:
+        """The verdicts with the weights that the score history allows. All scores first, so pads are made twice."""
+        params, pending = self._params, new_sum(self._params)
+        counted = [i for i, verdict in enumerate(verdicts) if verdict.accepted]
+        members = [clients[i] for i in counted]
+        shares = memory.shares(training_round_of(current.round_id), members, [verdicts[i].score for i in counted])
+        judged = list(verdicts)
+        for part in self._work.groups(len(counted)):
+            keys = [self._keys(current.round_id, client) for client in members[part]]
+            for i, share, key in zip(counted[part], shares[part], keys, strict=True):
+                judged[i] = reweighed(params, verdicts[i], key, current.lam, share)
+            answers = [judged[i].answer for i in counted[part]]
+            self._work.add(pending, keys, [answer for answer in answers if answer is not None])
+        return judged, pending
+
+    def score_history(self) -> History:
+        """The score history so far: for the operator's own eyes, it names clients."""
+        return History() if self._memory is None else self._memory.history()
 
     def on_release_request(self, sender: Address, message: ReleaseRequest) -> list[Outgoing]:
         """Check the set and the opened counts, mark the round released, then send P on the heavy enough slots."""
