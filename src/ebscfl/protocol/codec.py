@@ -12,6 +12,7 @@ import dataclasses
 import struct
 
 from ebscfl.errors import DecodeError, UsageError
+from ebscfl.protocol import messages_secagg as _registers_the_comparators  # noqa: F401
 from ebscfl.protocol.messages import MESSAGE_BY_CODE, Message
 from ebscfl.protocol.wire import Reader, Writer
 

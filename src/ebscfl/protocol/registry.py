@@ -37,6 +37,18 @@ _ALL = (
 )
 PROTOCOLS: dict[str, ProtocolInfo] = {info.name: info for info in _ALL}
 
+_SUMS = (
+    ("secagg", "SecAgg: pairwise and self masks, everybody with everybody"),
+    ("secagg-plus", "SecAgg+: the same on a k-regular graph, k = O(log n)"),
+    ("ccesa", "CCESA: the same on a random graph"),
+    ("fastsecagg", "FastSecAgg: the update itself is shared by a ramp code"),
+    ("lightsecagg", "LightSecAgg: one mask a client, shared by a ramp code"),
+)
+SECURE_SUMS: dict[str, ProtocolInfo] = {
+    name: ProtocolInfo(name, "ebscfl.protocol.secagg", summary, True, ()) for name, summary in _SUMS
+}
+"""Comparators: they add updates up exactly, know no trust, and are driven by `protocol.secagg.SecureSumSession`."""
+
 
 def protocol_info(name: str) -> ProtocolInfo:
     """The entry of ``name``, or a `ConfigError` that lists what there is."""

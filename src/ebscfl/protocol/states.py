@@ -23,6 +23,10 @@ class State(enum.Enum):
     RESENDING = "resending"  # the server takes repeated uploads of those it asked
     CLOSED = "closed"  # uploads are complete
     RELEASING = "releasing"  # the server waits for the key centre's release
+    ADVERTISING = "advertising"  # a secure sum's server takes public keys
+    SHARING = "sharing"  # it takes encrypted shares for relay
+    AWAITING_SHARES = "awaiting shares"  # a secure sum's client has dealt and waits for its peers' shares
+    UNMASKING = "unmasking"  # the server takes what opens the sum
     DONE = "done"  # the round's result is there
     SERVING = "serving"  # the key centre answers
     HALTED = "halted"  # the key centre caught the server cheating and serves no more
@@ -34,6 +38,8 @@ class Step(enum.Enum):
     ENROL = "enrol"
     START_ROUND = "start_round"
     ENCODE = "encode"
+    CLOSE_KEYS = "close_keys"
+    CLOSE_SHARES = "close_shares"
     CLOSE_UPLOADS = "close_uploads"
     FINISH_ROUND = "finish_round"
     RESUME_RELEASE = "resume_release"
@@ -142,6 +148,59 @@ _SEALED_KDC: Table = {
     (S.HALTED, "ReleaseRequest"): S.HALTED,
 }
 
+# --- secure sums: "secagg" also stands for SecAgg+ and CCESA, whose graph is all that differs ---
+
+_SUM_SERVER_COMMON: Table = {
+    (S.IDLE, "start_round"): S.ADVERTISING,
+    (S.DONE, "start_round"): S.ADVERTISING,
+    (S.ADVERTISING, "PublicKeys"): S.ADVERTISING,
+    (S.COLLECTING, "close_uploads"): S.UNMASKING,
+    (S.UNMASKING, "finish_round"): S.DONE,
+    (S.ADVERTISING, "abandon"): S.IDLE,
+    (S.COLLECTING, "abandon"): S.IDLE,
+    (S.UNMASKING, "abandon"): S.IDLE,
+}
+_DEALING_SERVER: Table = {
+    **_SUM_SERVER_COMMON,
+    (S.ADVERTISING, "close_keys"): S.SHARING,
+    (S.SHARING, "ShareBundle"): S.SHARING,
+    (S.SHARING, "close_shares"): S.COLLECTING,
+    (S.SHARING, "abandon"): S.IDLE,
+    (S.COLLECTING, "MaskedInput"): S.COLLECTING,
+}
+_SECAGG_SERVER: Table = {**_DEALING_SERVER, (S.UNMASKING, "UnmaskShares"): S.UNMASKING}
+_LIGHT_SERVER: Table = {
+    **_DEALING_SERVER,
+    (S.UNMASKING, "ShareSum"): S.UNMASKING,
+    (S.UNMASKING, "ShareComplaint"): S.UNMASKING,
+}
+_FAST_SERVER: Table = {
+    **_SUM_SERVER_COMMON,
+    (S.ADVERTISING, "close_keys"): S.COLLECTING,
+    (S.COLLECTING, "ShareBundle"): S.COLLECTING,
+    (S.UNMASKING, "ShareSum"): S.UNMASKING,
+    (S.UNMASKING, "ShareComplaint"): S.UNMASKING,
+}
+
+
+def _sum_client(deals: bool, last: str) -> Table:
+    """A client that deals shares before it knows its input, or shares the input itself; ``last`` is what it answers."""
+    invited: Table = {
+        (state, "SumInvitation"): S.AWAITING_KEYS
+        for state in (S.IDLE, S.AWAITING_KEYS, S.AWAITING_SHARES, S.READY, S.SENT, S.DONE)
+        if deals or state is not S.AWAITING_SHARES
+    }
+    if not deals:
+        return {**invited, (S.AWAITING_KEYS, "PeerKeys"): S.READY, (S.READY, "encode"): S.SENT, (S.SENT, last): S.DONE}
+    return {
+        **invited,
+        (S.AWAITING_KEYS, "PeerKeys"): S.AWAITING_SHARES,
+        (S.AWAITING_SHARES, "RelayedShares"): S.READY,
+        (S.READY, "encode"): S.SENT,
+        (S.SENT, last): S.DONE,
+    }
+
+
 TRANSITIONS: dict[tuple[str, Role], Table] = {
     ("plain", Role.SERVER): _PLAIN_SERVER,
     ("plain", Role.CLIENT): _PLAIN_CLIENT,
@@ -152,6 +211,12 @@ TRANSITIONS: dict[tuple[str, Role], Table] = {
     ("sealed", Role.SERVER): _SEALED_SERVER,
     ("sealed", Role.CLIENT): _SEALED_CLIENT,
     ("sealed", Role.KDC): _SEALED_KDC,
+    ("secagg", Role.SERVER): _SECAGG_SERVER,
+    ("secagg", Role.CLIENT): _sum_client(True, "UnmaskRequest"),
+    ("lightsecagg", Role.SERVER): _LIGHT_SERVER,
+    ("lightsecagg", Role.CLIENT): _sum_client(True, "ShareSumRequest"),
+    ("fastsecagg", Role.SERVER): _FAST_SERVER,
+    ("fastsecagg", Role.CLIENT): _sum_client(False, "RelayedShares"),
 }
 
 

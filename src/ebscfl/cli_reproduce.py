@@ -1,0 +1,39 @@
+"""`ebs-cfl reproduce`: the paper's tables and figures, one command each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebscfl.errors import UsageError
+
+
+def reproduce_command(
+    name: Annotated[str | None, typer.Argument(help="A table or figure of `ebs-cfl reproduce --list`.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="Name every table and figure of the paper.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Where results go.")] = Path("results"),
+    scale: Annotated[str, typer.Option("--scale", help="smoke or full")] = "full",
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Make one table or figure of the paper again."""
+    from ebscfl.reproduce.registry import ITEMS, make
+
+    if list_all == (name is not None):
+        raise UsageError("name one table or figure, or ask for --list")
+    if name is not None:
+        files = [str(path) for path in make(name, out, scale=scale, seed=seed)]
+        print(json.dumps({"name": name, "files": files}) if as_json else "\n".join(files))
+        return
+    if as_json:
+        rows = [
+            {"name": item.name, "label": item.label, "title": item.title, "available": item.available} for item in ITEMS
+        ]
+        print(json.dumps({"items": rows}))
+        return
+    width = max(len(item.name) for item in ITEMS)
+    for item in ITEMS:
+        print(f"{item.name:<{width}}  {item.title}" + ("" if item.available else f" ({item.missing})"))
