@@ -191,7 +191,8 @@ def render_noniid(document: Mapping[str, Any]) -> str:
     for row in rows:
         if row["attack"] == NO_ATTACK:
             continue
-        paper = PAPER_NONIID.get((row["method"], row["attack"]), {}).get(row["alpha"])
+        published = PAPER_NONIID.get((row["method"], row["attack"]), {})
+        paper = published.get(row["alpha"]) if document["scale"] == "full" else None
         body.append(
             [
                 attack_name(row["attack"]),
