@@ -177,13 +177,18 @@ def write_views(experiment: Experiment, out: Path) -> list[Path]:
     document = json.loads((out / "results.json").read_text(encoding="utf-8"))
     paths = [out / "results.json", out / "results.md"]
     write_atomically(paths[1], experiment.render(document).encode())
-    if experiment.draw is not None:
-        try:
-            paths += experiment.draw(document, out)
-        except ModuleNotFoundError as error:
-            if error.name != "matplotlib":
-                raise
+    if experiment.draw is not None and has_matplotlib():
+        paths += experiment.draw(document, out)
     return paths
+
+
+def has_matplotlib() -> bool:
+    """Whether plots can be drawn here."""
+    try:
+        import matplotlib.figure
+    except ModuleNotFoundError:
+        return False
+    return bool(matplotlib.figure)
 
 
 def gather(

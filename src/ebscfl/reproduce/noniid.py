@@ -4,8 +4,9 @@ The paper names neither data set, model, n, rounds, m nor the size of the root s
 CIFAR-10 (its accuracies are no MNIST accuracies), the per-class Dirichlet split, and settings found on runs without
 attack only (docs/reproduction.md). ``variant`` separates two readings of RFCA: *working* recomputes the root updates
 every round and divides each cluster by its own trust; *literal* is Algorithm 2 as printed, root updates fixed at the
-start and one divisor for all clusters. "smoke" and "small" put the embedded MNIST subset in the data set's place: they
-check the machinery and show tendencies, and are never compared with the paper's numbers.
+start and one divisor for all clusters. "smoke" and "small" put the embedded MNIST subset and softmax regression in the
+place of CIFAR-10 and its CNN: they check the machinery and show tendencies within minutes on one core, and are never
+compared with the paper's numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SCALES: dict[str, dict[str, Any]] = {
         "rounds": 25,
         "eval_every": 5,
         "data": {"dataset": "mnist-mini", "clients": 20, "root_size": 300},
-        "model": {"name": "mlp"},
+        "model": {"name": "linear"},
         "local": {"steps": 10, "batch_size": 32, "lr": 0.1},
         "server": {"clusters": 4},
     },

@@ -33,7 +33,7 @@ def search_settings(scale: str) -> list[Setting]:
     """Knob x alpha."""
     settings = []
     alphas = ALPHAS if scale != "smoke" else (0.5,)
-    for knob, change in KNOBS.items():
+    for knob, change in list(KNOBS.items())[: 3 if scale == "smoke" else None]:
         for alpha in alphas:
             table = {part: {k: _scaled(scale, part, k, v) for k, v in own.items()} for part, own in change.items()}
             config = make_config(SCALES[scale], dirichlet(alpha), {"methods": METHODS, "attacks": []}, table)
