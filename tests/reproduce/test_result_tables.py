@@ -39,7 +39,15 @@ def document(scale: str, fa: dict[str, float]) -> dict[str, Any]:
                     "largest_cluster": 5,
                 }
             )
-    head = {"runs": [1, 1], "complete": True, "seeds": [1], "device": "cpu", "torch": "2", "seconds": 1.0}
+    head = {
+        "runs": [1, 1],
+        "complete": True,
+        "seeds": [1],
+        "datasets": ["cifar10"],
+        "device": "cpu",
+        "torch": "2",
+        "seconds": 1.0,
+    }
     return {**head, "command": "ebs-cfl", "commit": None, "scale": scale, "rows": rows}
 
 

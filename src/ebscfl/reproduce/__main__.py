@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--render", action="store_true", help="only draw what is measured already")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
+    parser.add_argument("--packed", action="store_true", help="use CIFAR as scripts/pack_cifar.py re-encodes it")
     parser.add_argument("--seeds", type=int, nargs="+")
     given = parser.parse_args(arguments)
     try:
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             data_dir=given.data_dir,
             time_limit=given.time_limit,
             render_only=given.render,
+            use_packed=given.packed,
             progress=Lines(),
         )
     except EbscflError as error:

@@ -24,6 +24,7 @@ import torch
 import ebscfl
 from ebscfl.config import NO_ATTACK, RunConfig, config_from_table
 from ebscfl.errors import CheckpointError, ConfigError, Interrupted, UsageError
+from ebscfl.learning import packed
 from ebscfl.sim import metrics, runner
 from ebscfl.sim.cell import choose_device
 from ebscfl.sim.checkpoint import write_atomically
@@ -118,6 +119,7 @@ def perform(
     resume: bool = False,
     data_dir: Path | None = None,
     time_limit: float | None = None,
+    use_packed: bool = False,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Run what is missing of ``experiment`` and write its files to ``folder``/<name>/<scale>; returns them.
@@ -132,7 +134,9 @@ def perform(
     work = out / "work"
     if work.exists() and not resume:
         raise UsageError(f"{work} holds runs already: continue them with --resume, or delete the folder")
-    settings, chosen = experiment.settings(scale), tuple(seeds or SEEDS[scale])
+    settings, chosen = list(experiment.settings(scale)), tuple(seeds or SEEDS[scale])
+    if use_packed:
+        settings = [with_packed_data(setting) for setting in settings]
     watch = Deadline(time_limit, progress)
     for setting in settings:
         for seed in chosen:
@@ -145,6 +149,15 @@ def perform(
                 ) from None
             _write(experiment, scale, settings, chosen, out)
     return write_views(experiment, out)
+
+
+def with_packed_data(setting: Setting) -> Setting:
+    """The same on the re-encoded data set, where there is one; config and results name it."""
+    data = setting.config.data
+    name = data.dataset + packed.SUFFIX
+    if name not in packed.NAMES:
+        return setting
+    return replace(setting, config=replace(setting.config, data=replace(data, dataset=name)))
 
 
 def _run(config: RunConfig, run_dir: Path, data_dir: Path | None, progress: Progress) -> None:
@@ -214,6 +227,7 @@ def gather(
         "complete": runs == wanted,
         "runs": [runs, wanted],
         "command": f"ebs-cfl reproduce {name} --scale {scale}",
+        "datasets": list(dict.fromkeys(setting.config.data.dataset for setting in settings)),
         "seeds": list(seeds),
         "seconds": round(seconds, 1),
         **provenance(settings[0].config.device),

@@ -36,6 +36,7 @@ def make(
     data_dir: Path | None = None,
     time_limit: float | None = None,
     render_only: bool = False,
+    use_packed: bool = False,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Make one experiment in ``folder``/<name>/<scale>; the files it wrote. ``render_only`` draws what is measured."""
@@ -57,5 +58,6 @@ def make(
         resume=resume,
         data_dir=data_dir,
         time_limit=time_limit,
+        use_packed=use_packed,
         progress=progress,
     )

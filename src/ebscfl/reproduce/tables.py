@@ -151,9 +151,10 @@ def header(document: Mapping[str, Any]) -> str:
     done, wanted = document["runs"]
     state = "complete" if document["complete"] else f"**{done} of {wanted} runs finished: the rest is missing**"
     commit = document["commit"] or "no checkout"
+    data, seeds = ", ".join(document["datasets"]), ", ".join(map(str, document["seeds"]))
     return (
-        f"`{document['command']}`: {state}; seeds {', '.join(map(str, document['seeds']))}, {document['device']}, "
-        f"torch {document['torch']}, {document['seconds']:.0f} s of runs, commit {commit[:12]}.\n\n"
+        f"`{document['command']}`: {state}; {data}; seeds {seeds}, {document['device']}, torch {document['torch']}, "
+        f"{document['seconds']:.0f} s of runs, commit {commit[:12]}.\n\n"
         "Percent, mean ± standard deviation over the seeds. own: honest clients on their own label mix; global: the "
         "same models on the whole test set; share: the attackers' part of all weight, and the same after round 10."
     )
