@@ -36,8 +36,8 @@ check: setup
 	scripts/check
 
 format: setup
-	$(BIN)/ruff format src tests bench
-	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench examples scripts/*.py scripts/screenshot
+	$(BIN)/ruff check --fix src tests bench examples scripts/*.py scripts/screenshot
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

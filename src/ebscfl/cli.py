@@ -12,7 +12,7 @@ from typing import Annotated
 import click
 import typer
 
-from ebscfl import cli_output, cli_round
+from ebscfl import cli_audit, cli_bench, cli_output, cli_reproduce, cli_round
 from ebscfl.errors import EbscflError, UsageError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Secure, robust, clustered federated learning.")
@@ -58,6 +58,9 @@ def run_command(
 
 
 app.command("round")(cli_round.round_command)
+app.command("audit")(cli_audit.audit_command)
+app.command("reproduce")(cli_reproduce.reproduce_command)
+app.add_typer(cli_bench.bench_app, name="bench")
 
 
 @app.command("presets")

@@ -14,9 +14,8 @@ from rich.table import Table
 
 from ebscfl.errors import DataError
 from ebscfl.learning.sources import DataStatus
+from ebscfl.report import tables
 from ebscfl.sim.runner import RunResult
-
-COLUMNS = (("FA", "fa"), ("MA", "ma"), ("NA", "na"), ("ASR", "asr"), ("AIR", "air_printed"), ("AIR pts", "air_points"))
 
 
 class LiveProgress:
@@ -74,22 +73,18 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 def print_results(result: RunResult) -> None:
     """The table of a run: method x attack."""
     table = Table(title="accuracy in percent; ASR = attacker updates with non-zero weight", title_justify="left")
+    columns = [column for column in tables.COLUMNS if column.key in result.rows[0]]
     table.add_column("attack")
     table.add_column("method")
-    for title, _ in COLUMNS:
-        table.add_column(title, justify="right")
-    table.add_column("attackers' weight", justify="right")
+    for column in columns:
+        table.add_column(column.label, justify="right")
     order = list(dict.fromkeys(row["attack"] for row in result.rows))
     for attack in [*(a for a in order if a != "none"), *(a for a in order if a == "none")]:
         for row in (row for row in result.rows if row["attack"] == attack):
-            share = f"{row['attacker_weight_share']:.2f}"
-            table.add_row(attack, row["method"], *(_number(row[key]) for _, key in COLUMNS), share)
+            names = tables.attack_name(attack), tables.method_name(row["method"])
+            table.add_row(*names, *(column.format(row[column.key]) for column in columns))
         table.add_section()
     _stdout().print(table)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def print_where(run_dir: Path, page: Path | None) -> None:
@@ -118,9 +113,9 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
 
 def print_datasets(states: Sequence[DataStatus]) -> None:
     """Which data sets can be used."""
-    table = Table("name", "state", "title", "license", box=None)
+    table = Table("name", "state", "title", "license", "to do", box=None)
     for state in states:
-        table.add_row(state.name, state.state, state.title, state.license)
+        table.add_row(state.name, state.state, state.title, state.license, state.note)
     _stdout().print(table)
 
 

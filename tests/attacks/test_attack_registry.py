@@ -67,3 +67,35 @@ def test_a_spec_keeps_no_state() -> None:
     spec = AttackSpec("empty")
     assert spec.defaults == {}
     assert spec.needs() == frozenset()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_defaults_pass_the_check(name: str) -> None:
+    for shape in ((1, 28, 28), (3, 32, 32)):
+        get_attack(name).check({}, num_classes=10, image_shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("sine", {"knowledge": "IN"}, "attack.sine: knowledge"),
+        ("sine", {"scale_norm": 0.5}, "attack.sine: scale_norm"),
+        ("adaptive", {"probes": 0}, "attack.adaptive: passes"),
+        ("label_flip", {"variant": "sideways"}, "attack.label-flip: variant"),
+        ("backdoor", {"target": 10}, "attack.backdoor: target must be a class in 0..9"),
+        ("backdoor", {"boost": -1.0}, "attack.backdoor: boost"),
+        ("trim_attack", {"reach": 1.0}, "attack.trim-attack: reach"),
+        ("gaussian", {"kind": "loud"}, "attack.gaussian: kind"),
+        ("krum_attack", {"knowledge": "half"}, "attack.krum-attack: knowledge"),
+    ],
+)
+def test_values_an_attack_cannot_take_are_refused_before_a_run(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        get_attack(name).check(settings, num_classes=10, image_shape=(1, 28, 28))
+
+
+def test_the_trigger_must_fit_the_images() -> None:
+    with pytest.raises(ConfigError, match="no backdoor trigger for 6x6"):
+        get_attack("backdoor").check({}, num_classes=10, image_shape=(1, 6, 6))

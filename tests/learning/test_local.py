@@ -103,7 +103,7 @@ def test_one_step_is_minus_lr_times_the_gradient_of_softmax_regression() -> None
 
 
 @pytest.mark.parametrize(("name", "method"), [("mlp", "dense"), ("mlp", "vmap"), ("cnn", "loop")])
-def test_results_do_not_depend_on_the_chunk(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_results_by_rounding_at_most(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = hand_made(7)
     model = make_model(name, (1, 12, 12), 4)
     batches = draw_batches(data.client_rows, 2, 4, ROOT, rng.USAGE_BATCHES, 1)
@@ -116,17 +116,36 @@ def test_results_do_not_depend_on_the_chunk(name: str, method: str, monkeypatch:
         torch.testing.assert_close(other, results[0], rtol=0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "side"), [("linear", 64), ("mlp", 64), ("cnn", 12)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_on_the_cpu_no_bit_depends_on_the_memory(name: str, side: int, shared: bool) -> None:
+    data = hand_made(7, shape=(1, side, side))
+    model = make_model(name, (1, side, side), 4)
+    batches = draw_batches(data.client_rows, 2, 16, ROOT, rng.USAGE_BATCHES, 1)
+    starts = starts_of(model, 7)
+    small, large = (LocalSettings(steps=2, momentum=0.9, memory_mb=memory_mb) for memory_mb in (1, 2048))
+    for rows in (batches, batches[:, :1]):
+        updates = [local_updates(model, starts[0] if shared else starts, data, rows, s) for s in (small, large)]
+        assert torch.equal(*updates)
+    losses = [cluster_losses(model, starts[:3], data, batches, s) for s in (small, large)]
+    assert torch.equal(*losses)
+
+
 def test_chunks_follow_the_memory_and_hold_at_least_one_client() -> None:
     model = make_model("linear", (1, 12, 12), 4)
     theta = torch.zeros(model.dim)
     # Per client: 4 vectors of 144 * 4 + 4 entries; 8 samples of 144 inputs and 4 * (144 + 4) activations; 4 bytes.
     per_client = 4 * (4 * 580 + 8 * (144 + 4 * 148))
-    assert chunk_size(model, 8, LocalSettings(memory_mb=1), theta) == (1 << 20) // per_client
-    assert chunk_size(model, 1 << 20, LocalSettings(memory_mb=1), theta) == 1
+    small = LocalSettings(memory_mb=1, method="vmap")
+    assert chunk_size(model, 8, small, theta) == (1 << 20) // per_client
+    assert chunk_size(model, 1 << 20, small, theta) == 1
+    # Dense steps on the CPU have their own budget, and the caches' share of parameters is another bound.
+    assert chunk_size(model, 8, LocalSettings(memory_mb=1), theta) == local.CPU_BLOCK_BYTES // per_client
+    assert chunk_size(model, 1, LocalSettings(method="vmap"), theta) == local.CPU_PARAMETER_BYTES // (4 * 580)
 
 
-def test_evaluation_is_the_obvious_loop_whatever_the_memory() -> None:
-    data = hand_made(4, shape=(1, 64, 64))  # 40 test samples of 16 KiB: memory_mb = 1 cuts them
+def test_evaluation_is_the_obvious_loop_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = hand_made(4, shape=(1, 64, 64))  # 40 test samples of 48 KiB: 1 MiB cuts them
     model = make_model("linear", (1, 64, 64), 4)
     models = starts_of(model, 3)
     batches = draw_batches(data.client_rows, 2, 8, ROOT, rng.USAGE_BATCHES, 1)
@@ -139,8 +158,9 @@ def test_evaluation_is_the_obvious_loop_whatever_the_memory() -> None:
         for domain in range(2):
             for x, y in zip(data.test_x[domain], data.test_y[domain], strict=True):
                 counts[j, domain, y, model.apply(models[j], data.scaled(x)[None]).argmax()] += 1
-    for memory_mb in (1, 100):
-        settings = LocalSettings(memory_mb=memory_mb)
+    settings = LocalSettings()
+    for block in (1 << 20, 100 << 20):
+        monkeypatch.setattr(local, "CPU_BLOCK_BYTES", block)
         torch.testing.assert_close(cluster_losses(model, models, data, batches, settings), losses, rtol=0, atol=1e-5)
         assert torch.equal(confusion_counts(model, models, data, settings), counts)
 

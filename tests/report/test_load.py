@@ -83,6 +83,25 @@ def test_partial_run_needs_no_results_and_forgives_a_torn_last_line(tmp_path):
     assert run.results[-1].fa is None
 
 
+def test_round_0_marks_the_attackers_of_a_cell_that_has_not_finished(tmp_path):
+    run_dir = write_run(tmp_path / "run", rounds=4, stop_after=2)
+    last = load_run(run_dir).cells[-1]
+    assert not last.attackers_known
+    assert (last.attackers, last.client_domain) == (set(), ())
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    first = max(i for i, line in enumerate(lines) if line.get("round") == 0)
+    edit_line(run_dir, first, attackers=[2, 5], client_domain=[1] * CLIENTS)
+    last = load_run(run_dir).cells[-1]
+    assert last.attackers_known
+    assert (last.attackers, last.client_domain) == ({2, 5}, (1,) * CLIENTS)
+    edit_line(run_dir, first, attackers=[CLIENTS])
+    with pytest.raises(DataError, match="attackers must be client ids below 20"):
+        load_run(run_dir)
+    edit_line(run_dir, first, attackers=[2], client_domain=[0])
+    with pytest.raises(DataError, match="client_domain has 1 entries for 20 clients"):
+        load_run(run_dir)
+
+
 def test_run_stopped_before_its_first_line(tmp_path):
     run_dir = write_run(tmp_path / "run", rounds=4, stop_after=2)
     (run_dir / "metrics.jsonl").unlink()

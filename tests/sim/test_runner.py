@@ -69,13 +69,17 @@ def test_round_lines_carry_everything_and_weights_are_shares(tmp_path: Path) -> 
     rounds = [line for line in lines if line["kind"] == "round"]
     assert [line["round"] for line in rounds[:5]] == [0, 1, 2, 3, 4]
     for line in rounds:
+        assert ("attackers" in line) == ("client_domain" in line) == (line["round"] == 0)
         assert len(line["clusters"]) == len(line["weights"]) == 6
         assert sum(line["weights"]) == pytest.approx(0.0 if line["round"] == 0 else 1.0)
         assert line["seconds"].keys() == {"train", "cluster", "attack", "aggregate", "evaluate"}
         assert len(line["accuracy_clusters"]) == (2 if line["method"] == "rfca" else 1)
         assert (line["scores"] is None) == (line["method"] == "fedavg" or line["round"] == 0)
     ends = [line for line in lines if line["kind"] == "cell"]
+    first = {(line["method"], line["attack"]): line for line in rounds if line["round"] == 0}
     for line in ends:
+        early = first[line["method"], line["attack"]]
+        assert (early["attackers"], early["client_domain"]) == (line["attackers"], line["client_domain"])
         assert np.array(line["confusion"]).sum() == (6 - len(line["attackers"])) * 80
         curve = [r["accuracy_own"] for r in rounds if (r["method"], r["attack"]) == (line["method"], line["attack"])][
             1:
@@ -103,7 +107,7 @@ def test_same_seed_same_metrics_and_another_seed_others(tmp_path: Path) -> None:
 
 
 def test_memory_budget_does_not_change_results(tmp_path: Path) -> None:
-    changes = ["local.method=vmap", "model.name=mlp"]
+    changes = ["model.name=mlp"]
     run(config(*changes), out=tmp_path / "a")
     run(config(*changes, "local.memory_mb=1"), out=tmp_path / "b")
     assert timeless(tmp_path / "a") == timeless(tmp_path / "b")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ebscfl.attacks import (
     adaptive,
     alie,
@@ -26,7 +28,8 @@ from ebscfl.attacks import (
     trim_attack,
 )
 from ebscfl.attacks.view import AttackView
-from ebscfl.errors import ConfigError
+from ebscfl.errors import ConfigError, UsageError
+from ebscfl.rng import USAGE_ATTACK, numpy_generator
 
 __all__ = ["ATTACKS", "AttackSpec", "AttackView", "get_attack"]
 
@@ -76,6 +79,25 @@ class AttackSpec:
         if chosen.get("base") in ("true", "proxy"):
             granted.add("base" if chosen["base"] == "true" else "proxy")
         return frozenset(granted)
+
+    def check(self, settings: Settings, *, num_classes: int, image_shape: tuple[int, ...]) -> None:
+        """Refuse values the attack cannot take (`ConfigError`) before a run begins.
+
+        Each half checks its own settings when it is called, so it is called: on two blank images of the run's shape,
+        and on the made-up updates of ten clients, four of them attackers.
+        """
+        rng = numpy_generator(bytes(32), USAGE_ATTACK, self.name, "check")
+        try:
+            if self.poison is not None:
+                images, labels = np.zeros((2, *image_shape), dtype=np.uint8), np.arange(2)
+                self.poison(images, labels, num_classes=num_classes, rng=rng, **self.for_poison(settings))
+            # The defaults are known to work; not calling them saves compiling a kernel nobody may need.
+            if self.craft is not None and self.for_craft(settings) != self.for_craft():
+                everyone = rng.standard_normal((10, 12))
+                view = AttackView(everyone[:4], (0, 1, 2, 3), 10, everyone, everyone.mean(axis=0), 1)
+                self.craft(view, rng=rng, **self.for_craft(settings))
+        except UsageError as error:
+            raise ConfigError(f"attack.{self.name.replace('_', '-')}: {error}") from None
 
     def _resolve(self, settings: Settings | None, half: Callable[..., Any] | None) -> dict[str, Any]:
         given = settings or {}

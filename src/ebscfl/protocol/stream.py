@@ -81,4 +81,5 @@ def serve(role: RoleMachine, source: BinaryIO, sink: BinaryIO, *, steps: Mapping
         else:
             for out in result:
                 write_frame(sink, message_frame(out.to, codec.encode(out.message, role.setup.run_id)))
+        del result
         write_frame(sink, Frame(END, None, b""))

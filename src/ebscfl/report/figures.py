@@ -146,12 +146,14 @@ def attack_tab(run: RunData, attack: str) -> Tab:
 
 def _map_rows(cell: Cell, rounds: Sequence[RoundRecord]) -> list[MapRow]:
     """The clients of a cell by id, with the text that explains each."""
-    domains: Sequence[int | None] = cell.end.client_domain if cell.end else [None] * cell.num_clients
+    domains: Sequence[int | None] = cell.client_domain or [None] * cell.num_clients
     rows = []
     for client in range(cell.num_clients):
         weights = [w for r in rounds if (w := r.weights[client]) is not None]
         mean = tables.share_percent(sum(weights) / len(weights)) if weights else tables.MISSING
-        kind = "attacker" if client in cell.attackers else "honest" if cell.end else "unknown whether attacker"
+        kind = (
+            "attacker" if client in cell.attackers else "honest" if cell.attackers_known else "unknown whether attacker"
+        )
         world = "" if domains[client] is None else f", domain {domains[client]}"
         title = f"client {client}, {kind}{world}: mean weight {mean} %, last cluster {rounds[-1].clusters[client]}"
         rows.append(MapRow(client, client in cell.attackers, title, domains[client]))

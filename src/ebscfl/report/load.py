@@ -72,6 +72,8 @@ class RoundRecord:
     role_seconds: Mapping[str, float]
     privacy: Mapping[str, float]  # epsilon, delta, epsilon_total, as far as recorded
     events: tuple[str, ...]
+    attackers: tuple[int, ...] | None = None  # said in round 0
+    client_domain: tuple[int, ...] = ()  # (n,) said in round 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,25 @@ class Cell:
     @property
     def attackers(self) -> frozenset[int]:
         """Client ids under the adversary's control, as far as known."""
-        return frozenset(self.end.attackers) if self.end else frozenset()
+        return frozenset(self._known_attackers or ())
+
+    @property
+    def attackers_known(self) -> bool:
+        """Whether this cell has said who attacks: in its round 0 or at its end."""
+        return self._known_attackers is not None
+
+    @property
+    def client_domain(self) -> tuple[int, ...]:
+        """(n,) the domain of every client, empty where the cell has not said it."""
+        return (
+            self.end.client_domain if self.end else next((r.client_domain for r in self.rounds if r.client_domain), ())
+        )
+
+    @property
+    def _known_attackers(self) -> tuple[int, ...] | None:
+        if self.end:
+            return self.end.attackers
+        return next((r.attackers for r in self.rounds if r.attackers is not None), None)
 
 
 @dataclass(frozen=True)
@@ -272,6 +292,8 @@ def _round_record(fields: _Fields) -> RoundRecord:
         role_seconds=fields.mapping("role_seconds"),
         privacy=fields.mapping("dp"),
         events=tuple(str(event) for event in fields.items("events")),
+        attackers=fields.integers("attackers") if "attackers" in fields.raw else None,
+        client_domain=fields.integers("client_domain"),
     )
     if len(record.clusters) != len(record.weights):
         sizes = f"{len(record.clusters)} clusters but {len(record.weights)} weights"
@@ -308,11 +330,12 @@ def _check_cell(cell: Cell, path: Path) -> None:
     name, n = f"{path}, cell {cell.method} x {cell.attack}", cell.num_clients
     if any(len(r.weights) not in (0, n) for r in cell.rounds):
         raise DataError(f"{name}: the number of clients changes between rounds")
-    if cell.end is None or n == 0:
+    if n == 0:
         return
-    if len(cell.end.client_domain) != n:
-        raise DataError(f"{name}: client_domain has {len(cell.end.client_domain)} entries for {n} clients")
-    if any(not 0 <= attacker < n for attacker in cell.end.attackers):
+    domains = cell.client_domain
+    if len(domains) != n and (cell.end is not None or domains):
+        raise DataError(f"{name}: client_domain has {len(domains)} entries for {n} clients")
+    if any(not 0 <= attacker < n for attacker in cell.attackers):
         raise DataError(f"{name}: attackers must be client ids below {n}")
 
 

@@ -213,7 +213,13 @@ def draw(rows: Sequence[Row], out: Path, name: str) -> list[Path]:
                 plots.line(axis, protocol, [(row[varied], factor * row[cost]) for row in mine])
         fixed = "l = 10 000" if varied == "clients" else f"n = {BASE['clients']}"
         title = f"{fixed}, m = 1, 10 % drop out" if "cpu" in cost else f"{fixed}, m = 1"
-        plots.label(axis, title, "clients n" if varied == "clients" else "coordinates l", f"{text} a round", log="xy")
+        plots.label(
+            axis,
+            title,
+            "clients n" if varied == "clients" else "coordinates l",
+            f"{text} a round",
+            log="xy" if "cpu" in cost else "x",
+        )
     plots.legend_below(figure, axes[0], columns=8)
     return plots.save(figure, out, name)
 

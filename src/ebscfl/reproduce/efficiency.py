@@ -18,9 +18,10 @@ from ebscfl.paper import PaperParameters
 from ebscfl.plain import fedavg_round
 from ebscfl.protocol import codec
 from ebscfl.protocol.messages import ClientKeyPackage, EncodedUpdate, Message, PlainUpload, RoundKey, SealedUpload
+from ebscfl.protocol.roles import Setup
+from ebscfl.protocol.sealed import parameters as sealed_parameters
 from ebscfl.protocol.sealed.words import to_wire
 from ebscfl.reproduce import plots, secure_sums
-from ebscfl.sealed import plan
 
 MODEL_DIM = 784 * 256 + 256 * 10
 KIB_WORDS = 256
@@ -37,10 +38,11 @@ def client_bytes(protocol: str, *, clients: int, clusters: int, dim: int, segmen
     if protocol == "plain":
         return _sizes([PlainUpload(0, 0, np.zeros(dim, dtype=np.float32))])
     if protocol == "sealed":
-        params = plan(clients, dim, clusters)
+        params = sealed_parameters(Setup("sealed", clients, clusters, dim))
         words = to_wire(np.zeros((2, params.width), dtype=params.field.dtype))
         guard = to_wire(np.zeros(params.num_clusters, dtype=params.field.dtype))
-        return _sizes([SealedUpload(0, words, guard)])
+        blind = to_wire(np.zeros(2, dtype=params.field.dtype))
+        return _sizes([SealedUpload(0, words, guard, blind)])
     if protocol != "paper":
         raise ConfigError(f"client bytes are known of plain, sealed and paper, not of {protocol!r}")
     sizes = PaperParameters(num_clients=clients, num_clusters=clusters, dim=dim, segment_len=segment)
@@ -140,7 +142,7 @@ def figure_computation(out: Path, *, scale: str = "full", seed: int = 0) -> list
     full = scale == "full"
     sizes = [10, 20, 50, 100, 200, 400] if full else [10, 20]
     counts = [5, 10, 20, 50, 100] if full else [5, 10]
-    repeats = 7 if full else 1
+    repeats = 5 if full else 1
     panels = {"dim": [(5, s * KIB_WORDS) for s in sizes], "clients": [(n, 10 * KIB_WORDS) for n in counts]}
     rows: list[Row] = []
     for varied, points in panels.items():

@@ -31,5 +31,7 @@ def attack_options(name: str, given: Mapping[str, Any], *, knowledge: str | None
         option = key.replace("-", "_")
         if option not in options:
             raise ConfigError(f"attack.{name}.{key}: unknown key; {nearest(option, list(options))}")
+        if isinstance(raw, bool) and hints[option] is str:
+            raw = str(raw).lower()  # base = true means "true", not a truth value
         options[option] = convert(raw, hints[option], f"attack.{name}.{key}")
     return options

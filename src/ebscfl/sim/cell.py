@@ -16,7 +16,7 @@ from ebscfl.algorithms import ALGORITHMS, Algorithm, Environment, RoundReport, S
 from ebscfl.algorithms.aggregation import make_aggregator
 from ebscfl.algorithms.environment import PHASES, root_settings
 from ebscfl.config import NO_ATTACK, RunConfig
-from ebscfl.errors import ConfigError
+from ebscfl.errors import ConfigError, UsageError
 from ebscfl.learning.data import load_dataset
 from ebscfl.learning.federation import FederatedData, build_federation
 from ebscfl.learning.models import FlatModel, make_model
@@ -64,12 +64,23 @@ def build_world(config: RunConfig, data_dir: Path | None = None) -> World:
     """Load, split and place the data, and draw the attackers.
 
     Raises:
-        ConfigError: the settings do not fit the data (a client without samples, no CUDA device).
+        ConfigError: the settings do not fit the data (a client without samples, an option the attack cannot take), or
+            there is no such data set or device.
         DataError: the data set is missing or damaged.
     """
     root = root_from_seed(config.seed)
     device = choose_device(config.device)
-    dataset = load_dataset(config.data.dataset, data_dir)
+    try:
+        dataset = load_dataset(config.data.dataset, data_dir)
+    except UsageError as error:
+        raise ConfigError(f"data.dataset: {error}") from None
+    for attack in config.attacks:
+        if attack != NO_ATTACK:
+            ATTACKS[attack].check(
+                config.attack.options[attack],
+                num_classes=dataset.num_classes,
+                image_shape=dataset.x_train.shape[1:],
+            )
     partition = make_partition(dataset, config.data, root)
     empty = [i for i, part in enumerate(partition.clients) if len(part.indices) == 0]
     if empty:
@@ -188,7 +199,9 @@ def _first_line(cell: Cell, state: ServerState) -> Line:
     result = evaluate(cell.env, state.models, cell.honest, 0, cell.backdoor, state.choices)
     seconds = {**dict.fromkeys(PHASES, 0.0), "evaluate": time.perf_counter() - started}
     report = RoundReport(result.choices, (0.0,) * cell.env.num_clients, seconds)
-    return _line(cell, 0, report, result)
+    line = _line(cell, 0, report, result)
+    # Said at once, so that the report of a stopped cell can mark the attackers too.
+    return {**line, "attackers": list(cell.attackers), "client_domain": cell.env.data.client_domain.tolist()}
 
 
 def _round_line(cell: Cell, config: RunConfig, state: ServerState, round_id: int, report: RoundReport) -> Line:

@@ -1,10 +1,11 @@
 """Runs the key centre or the server of `sealed` in a child process that kills itself (SIGKILL) at a chosen point.
 
-    python crash_lab.py kdc|server [points...]
+    python crash_lab.py kdc|server|kdc-again [points...]
 
 Points are counted: after every frame a role receives, before and after every commit of its store, before every frame
-it sends. For each point one line of JSON says what the other parties saw. The parent plays the other roles and the
-network: what it reads from a dying child counts as seen, but is lost on the way.
+it sends; ``kdc-again`` dies at that point of every life. For each point one line of JSON says what the other parties
+saw. The parent plays the other roles and the network: what it reads from a dying child counts as seen, but is lost on
+the way.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from ebscfl.protocol.states import State
 
 BATCH = 3
 ROUNDS = 2
+NEVER = 10**9
 
 
 class Died(Exception):
@@ -141,8 +143,9 @@ def server_life(source: Any, sink: Any, fuse: Fuse, folder: Path) -> None:
 class Child:
     """A role's process; `restart` gives it a new life on the same files."""
 
-    def __init__(self, life: Callable[..., None], folder: Path, at: int | None) -> None:
+    def __init__(self, life: Callable[..., None], folder: Path, at: int | None, *, again: bool = False) -> None:
         self.life, self.folder, self.lives = life, folder, 0
+        self.later = at if again and at is not None else NEVER
         self.start(at)
 
     def start(self, at: int | None) -> None:
@@ -167,7 +170,7 @@ class Child:
     def restart(self) -> None:
         status = self.stop()
         assert os.WIFSIGNALED(status), "the child failed instead of being killed"
-        self.start(10**9)
+        self.start(self.later)
 
     def stop(self) -> int:
         self.source.close()
@@ -225,11 +228,11 @@ class Witness:
         }
 
 
-def crash_kdc(folder: Path, at: int | None) -> dict[str, object]:
-    """The key centre dies once; server and clients live on and ask again what was not answered."""
+def crash_kdc(folder: Path, at: int | None, *, again: bool = False) -> dict[str, object]:
+    """The key centre dies; server and clients live on and ask again what was not answered."""
     lab = make_lab(enrol=False)
     lab.server._batch_size = BATCH
-    witness, child = Witness(lab.setup.run_id), Child(kdc_life, folder, at)
+    witness, child = Witness(lab.setup.run_id), Child(kdc_life, folder, at, again=again)
 
     def ask(sender: Address, message: Message) -> list[Message]:
         frame = stream.message_frame(sender, codec.encode(message, lab.setup.run_id))
@@ -342,7 +345,7 @@ def crash_server(folder: Path, at: int | None) -> dict[str, object]:
 
 
 def main(role: str, chosen: list[int]) -> None:
-    play = {"kdc": crash_kdc, "server": crash_server}[role]
+    play = {"kdc": crash_kdc, "kdc-again": partial(crash_kdc, again=True), "server": crash_server}[role]
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"at": 0, **play(Path(folder), None)}), flush=True)
         points = len((Path(folder) / "points-1").read_text().splitlines())

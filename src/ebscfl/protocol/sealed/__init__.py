@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebscfl import rng
-from ebscfl.errors import CapacityError, ConfigError
+from ebscfl.errors import ConfigError
 from ebscfl.protocol.roles import ClientRole, KdcRole, ServerRole, Setup
 from ebscfl.protocol.sealed.client import SealedClient
 from ebscfl.protocol.sealed.history import score_memory
@@ -28,7 +28,6 @@ from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.server import SealedServer
 from ebscfl.protocol.sealed.store import KdcStore, MemoryStore, SqliteStore
 from ebscfl.sealed import NoiseSettings, SealedParameters, calibrate, plan
-from ebscfl.sealed.dp import MAX_SIGMA, noise_sigma
 
 OPTIONS = (
     *("field", "quorum", "tolerated", "min_slot_weight"),
@@ -58,7 +57,7 @@ def parameters(setup: Setup) -> SealedParameters:
     if unknown:
         raise ConfigError(f"protocol sealed has no option {unknown[0]!r}; it has: {', '.join(OPTIONS)}")
     noise = noise_settings(setup)
-    params = plan(
+    return plan(
         setup.num_clients,
         setup.dim,
         setup.num_clusters,
@@ -67,12 +66,6 @@ def parameters(setup: Setup) -> SealedParameters:
         min_slot_weight=float(setup.option("min_slot_weight", 0.0)),
         noise_multiplier=0.0 if noise is None else calibrate(noise),
     )
-    if noise_sigma(params) > MAX_SIGMA:
-        raise CapacityError(
-            f"noise of {noise_sigma(params)} units in field {params.field_name} is beyond the exact sampler's "
-            f"{MAX_SIGMA}: use field m31, fewer clients or a larger epsilon"
-        )
-    return params
 
 
 def tolerated_failures(setup: Setup, params: SealedParameters) -> int:

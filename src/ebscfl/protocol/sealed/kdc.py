@@ -231,7 +231,8 @@ class SealedKdc(KdcRole):
         barred = self._store.barred()
         judged = [i for i, client in enumerate(message.clients) if client not in barred]
         clients = [message.clients[i] for i in judged]
-        verdicts, pending = self._judge(current, message.batch, clients, sent[judged], guards[judged])
+        self._round = None  # P is added to in place: until the answers are on disk only the store is to be trusted
+        verdicts = self._judge(current, message.batch, clients, sent[judged], guards[judged])
         by_client = {message.clients[i]: verdict for i, verdict in zip(judged, verdicts, strict=True)}
         answers = [_answer_of(c, by_client.get(c), digest, message.batch) for c in message.clients]
         failed = {c: REASONS[REASON_TAG] for c, verdict in by_client.items() if verdict.reason == REASON_TAG}
@@ -241,16 +242,17 @@ class SealedKdc(KdcRole):
         self._store.record_answers(current.round_id, answers, bar=failed, halt=halt)  # durable before anything leaves
         if halt is not None:
             return self._caught(current.round_id, halt)
-        current.total = _added(self._params, current.total, pending)
+        self._round = current
         current.answers.update({answer.client: answer for answer in answers})
         current.batches.add(message.batch)
         return [Outgoing(SERVER, _reply(message, answers))]
 
     def _judge(
         self, current: CurrentRound, batch: int, clients: Sequence[int], sent: Words, guards: Words
-    ) -> tuple[list[Verdict], RunningSum]:
-        """Verdicts, and what the accepted ones add to P."""
-        params, verdicts, pending = self._params, [], new_sum(self._params)
+    ) -> list[Verdict]:
+        """Verdicts; the accepted ones are added to P."""
+        params = self._params
+        verdicts: list[Verdict] = []
         seed = batch_seed(current.sketch_key, batch)
         sketch, row = make_sketch(params, seed), guard_row(params, seed)
         for part in self._work.groups(len(clients)):
@@ -263,17 +265,14 @@ class SealedKdc(KdcRole):
                 )
             ]
             if self._memory is None:
-                self._work.add_group(pending, keys, [verdict.answer for verdict in group])
+                self._work.add_group(current.total, keys, [verdict.answer for verdict in group])
             verdicts += group
-        if self._memory is not None:
-            return self._remember(self._memory, current, clients, verdicts)
-        return verdicts, pending
+        return verdicts if self._memory is None else self._remember(self._memory, current, clients, verdicts)
 
     def _remember(
         self, memory: ScoreMemory, current: CurrentRound, clients: Sequence[int], verdicts: Sequence[Verdict]
-    ) -> tuple[list[Verdict], RunningSum]:
+    ) -> list[Verdict]:
         """The verdicts with the weights that the score history allows. All scores first, so pads are made twice."""
-        params, pending = self._params, new_sum(self._params)
         counted = [i for i, verdict in enumerate(verdicts) if verdict.accepted]
         members = [clients[i] for i in counted]
         shares = memory.shares(training_round_of(current.round_id), members, [verdicts[i].score for i in counted])
@@ -281,10 +280,10 @@ class SealedKdc(KdcRole):
         for part in self._work.groups(len(counted)):
             keys = [self._keys(current.round_id, client) for client in members[part]]
             for i, share, key in zip(counted[part], shares[part], keys, strict=True):
-                judged[i] = reweighed(params, verdicts[i], key, current.lam, share)
+                judged[i] = reweighed(self._params, verdicts[i], key, current.lam, share)
             answers = [judged[i].answer for i in counted[part]]
-            self._work.add(pending, keys, [answer for answer in answers if answer is not None])
-        return judged, pending
+            self._work.add(current.total, keys, [answer for answer in answers if answer is not None])
+        return judged
 
     def score_history(self) -> History:
         """The score history so far: for the operator's own eyes, it names clients."""
@@ -447,7 +446,3 @@ def _answer_of(client: int, verdict: Verdict | None, digest: bytes, batch: int) 
         verdict.score,
         batch,
     )
-
-
-def _added(params: SealedParameters, one: RunningSum, two: RunningSum) -> RunningSum:
-    return RunningSum(params.field.add(one.words, two.words), params.field.add(one.guard, two.guard))

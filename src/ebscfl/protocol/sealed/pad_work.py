@@ -20,7 +20,7 @@ from ebscfl.sealed.guard import blind_pads, guard_products
 
 GROUP_BYTES = 16 << 20
 """Pads that are held at the same time, in all."""
-GROUP_CLIENTS = 8
+GROUP_CLIENTS = 4
 THREADED_WIDTH = 1 << 14
 """Below so many words a thread costs more than it gives."""
 THREADS = max(1, min(8, os.cpu_count() or 1))

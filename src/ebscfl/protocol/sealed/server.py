@@ -53,7 +53,7 @@ from ebscfl.sealed import (
 from ebscfl.sealed import Release as ReleasedSum
 from ebscfl.sealed.guard import guard_products, guard_row
 
-BATCH_BYTES = 64 << 20
+BATCH_BYTES = 32 << 20
 """Uploads wait for their batch up to this size: one sketch and one exchange with the key centre serve them all."""
 BATCH_CLIENTS = 32
 THREADS = max(1, min(8, os.cpu_count() or 1))
