@@ -242,7 +242,7 @@ def render(document: Mapping[str, Any]) -> str:
                 [
                     share,
                     rule,
-                    f"{sum(rates) / len(rates):.4f}" if rates else "stays near the start",
+                    f"{sum(rates) / len(rates):.4f}" if rates else "never halves",
                     number(rows[0]["bound"], 4),
                     f"{sum(row['holds'] for row in rows)} of {len(rows)}",
                     f"{sum(ends) / len(ends):.3f}",

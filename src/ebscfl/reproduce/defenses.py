@@ -2,7 +2,8 @@
 
 Not in the paper. One option at a time on top of RFCA, on label skew (Dirichlet 0.5, where clusters collapse) and on
 rotated worlds, without attack and under label flipping; then, on label skew, attackers that choose their cluster with
-poisoned data, that sleep, or that come and go. Nothing is tuned on the attacked runs: every option has the value it was written down with.
+poisoned data, that sleep, or that come and go. Nothing is tuned on the attacked runs: every option has the value it was
+written down with.
 """
 
 from __future__ import annotations
