@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from ebscfl.errors import ConfigError
+from ebscfl.learning.data import load_dataset
+from ebscfl.learning.partition import make_partition
 from ebscfl.reproduce import __main__ as command
 from ebscfl.reproduce import defenses, noniid, search
-from ebscfl.reproduce.accuracy import SCALES
+from ebscfl.reproduce.accuracy import SCALES, SEEDS
 from ebscfl.reproduce.experiments import EXPERIMENTS, make
+from ebscfl.rng import root_from_seed
 
 RUNNABLE = [name for name in EXPERIMENTS if EXPERIMENTS[name].settings("smoke")]
 
@@ -27,6 +30,16 @@ def test_settings_are_valid_and_told_apart(name: str, scale: str) -> None:
         assert setting.config.protocol == "direct"
         embedded = setting.config.data.dataset == "mnist-mini"
         assert embedded is (scale != "full")
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small"])
+def test_every_split_on_embedded_data_can_be_drawn(scale: str) -> None:
+    data = load_dataset("mnist-mini")
+    for name in RUNNABLE:
+        for settings in {setting.config.data for setting in EXPERIMENTS[name].settings(scale)}:
+            for seed in SEEDS[scale]:
+                made = make_partition(data, settings, root_from_seed(seed))
+                assert len(made.clients) == settings.clients
 
 
 def test_the_main_table_is_the_paper_s() -> None:

@@ -116,16 +116,8 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: in
 
 
 MEASURES = (
-    "FA own",
-    "NA own",
-    "MA own",
-    "FA global",
-    "NA global",
-    "ASR",
-    "AIR points",
-    "AIR printed",
-    "share",
-    "after 10",
+    *("FA own", "NA own", "MA own", "FA global", "NA global"),
+    *("ASR", "AIR points", "AIR printed", "share", "after 10", "clusters", "largest"),
 )
 
 
@@ -143,6 +135,8 @@ def measures(row: Mapping[str, Any]) -> list[str]:
         plain(own["air_printed"]),
         plain(row["share"]),
         plain(row["share_settled"]),
+        plain(row["clusters_used"]),
+        plain(row["largest_cluster"]),
     ]
 
 
@@ -156,7 +150,8 @@ def header(document: Mapping[str, Any]) -> str:
         f"`{document['command']}`: {state}; {data}; seeds {seeds}, {document['device']}, torch {document['torch']}, "
         f"{document['seconds']:.0f} s of runs, commit {commit[:12]}.\n\n"
         "Percent, mean ± standard deviation over the seeds. own: honest clients on their own label mix; global: the "
-        "same models on the whole test set; share: the attackers' part of all weight, and the same after round 10."
+        "same models on the whole test set; share: the attackers' part of all weight, and the same after round 10; "
+        "clusters: how many were chosen in the last round, and by how many clients the largest."
     )
 
 
