@@ -1,5 +1,7 @@
 """Exact structure of the random matrices, for many sizes and seeds."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -146,3 +148,26 @@ def test_split_and_join_lose_nothing():
     assert pair.dtype == np.float64
     assert np.all(linalg.join(pair) == values)
     assert np.all(np.abs(pair[1]) <= np.spacing(np.abs(pair[0])))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 5000, 2 * linalg.DOT_BLOCK + 3])
+def test_blocked_products_equal_plain_ones(rows):
+    draw = stream("blocks", rows)
+    tall, onto, thin = draw.normal((rows, 12)), draw.normal((rows, 4)), draw.normal((12, 4))
+    out = np.empty_like(onto)
+    linalg.add_product(tall, thin, onto, out=out)
+    assert np.abs(out - (onto + tall @ thin)).max() < 1e-13
+    same = onto.copy()
+    linalg.add_product(tall, thin, same, out=same)
+    assert np.array_equal(same, out)
+    other = draw.normal((rows, 12))
+    assert linalg.inner_product(tall, other) == pytest.approx(math.fsum((tall * other).ravel()), abs=1e-10)
+    assert linalg.column_sums(tall) == pytest.approx(tall.sum(axis=0), abs=1e-10)
+
+
+def test_blocks_cover_every_row_once_and_stay_below_the_limit():
+    for rows, cost in ((1, 1), (100_000, 24), (5, 10 * linalg.PRODUCT_BLOCK)):
+        blocks = list(linalg.row_blocks(rows, cost))
+        assert [i for block in blocks for i in (block.start, block.stop)][1:-1:2] == [b.start for b in blocks[1:]]
+        assert (blocks[0].start, blocks[-1].stop) == (0, rows)
+        assert all((b.stop - b.start) * cost <= linalg.PRODUCT_BLOCK or b.stop - b.start == 1 for b in blocks)

@@ -12,7 +12,7 @@ from typing import Annotated
 import click
 import typer
 
-from ebscfl import cli_audit, cli_bench, cli_output, cli_reproduce, cli_round
+from ebscfl import cli_audit, cli_bench, cli_federation, cli_kdc, cli_output, cli_reproduce, cli_round
 from ebscfl.errors import EbscflError, UsageError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Secure, robust, clustered federated learning.")
@@ -61,6 +61,9 @@ app.command("round")(cli_round.round_command)
 app.command("audit")(cli_audit.audit_command)
 app.command("reproduce")(cli_reproduce.reproduce_command)
 app.add_typer(cli_bench.bench_app, name="bench")
+app.add_typer(cli_kdc.app, name="kdc")
+app.add_typer(cli_kdc.client_app, name="client")
+app.add_typer(cli_federation.app, name="federation")
 
 
 @app.command("presets")

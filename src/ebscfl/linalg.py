@@ -7,6 +7,7 @@ independent draws; nothing loops over them.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,14 @@ Real = npt.NDArray[np.floating]
 
 ZERO_SUM_TOLERANCE = 1e-12
 """How far `zero_sum_unit_rows` may be from its two conditions: length of the sum, and of any row from 1."""
+
+PRODUCT_BLOCK = 3 << 16
+"""Multiplications in one call of a product with a tall, thin matrix. OpenBLAS starts its threads at 2^18: such products
+are bound by memory, so a second core gains microseconds on an idle machine, while waiting for a core that is busy costs
+a thousand times more. Blocks of this size also stay in the cache (docs/explanation-paper-protocol.md)."""
+
+DOT_BLOCK = 1 << 13
+"""The same for inner products, where OpenBLAS starts its threads at 10 000 elements."""
 
 _MAX_SWEEPS = 500
 _MAX_DRAWS = 64
@@ -122,6 +131,40 @@ def _alternate(drawn: F64) -> F64 | None:
     length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     good = np.abs(length - 1.0).max() <= ZERO_SUM_TOLERANCE and np.linalg.norm(rows.sum(axis=0)) <= ZERO_SUM_TOLERANCE
     return rows if good else None
+
+
+def row_blocks(rows: int, cost: int) -> Iterator[slice]:
+    """The rows of a product that costs ``cost`` multiplications a row, in blocks of at most `PRODUCT_BLOCK`."""
+    step = max(1, PRODUCT_BLOCK // max(1, cost))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def add_product(tall: F64, thin: F64, onto: F64, *, out: F64) -> None:
+    """out = onto + tall · thin, (r, k) x (k, c), block by block; ``out`` may be ``onto`` itself."""
+    blocks = list(row_blocks(len(tall), thin.size))
+    space = np.empty((blocks[0].stop, thin.shape[1]))
+    for block in blocks:
+        part = space[: block.stop - block.start]
+        np.matmul(tall[block], thin, out=part)
+        np.add(onto[block], part, out=out[block])
+
+
+def inner_product(one: F64, two: F64) -> float:
+    """<one, two> of two contiguous arrays of the same size, as a sum of partial sums over `DOT_BLOCK` elements."""
+    first, second = one.reshape(-1), two.reshape(-1)
+    whole = first.size - first.size % DOT_BLOCK
+    parts = np.matmul(first[:whole].reshape(-1, 1, DOT_BLOCK), second[:whole].reshape(-1, DOT_BLOCK, 1))
+    return float(parts.sum() + np.dot(first[whole:], second[whole:]))
+
+
+def column_sums(tall: F64) -> F64:
+    """Sum of the rows of an (r, c) matrix, as blocks of products with ones."""
+    step = max(1, DOT_BLOCK // tall.shape[1])
+    whole = len(tall) - len(tall) % step
+    ones = np.ones((1, step))
+    total: F64 = np.matmul(ones, tall[:whole].reshape(-1, step, tall.shape[1])).sum(axis=(0, 1))
+    total += ones[0, : len(tall) - whole] @ tall[whole:]
+    return total
 
 
 def signed_square(values: Real) -> Real:

@@ -20,6 +20,7 @@ from ebscfl.paper.keys import (
     ServerKey,
     ServerRoundKey,
     TransformKeys,
+    own,
 )
 from ebscfl.paper.parameters import PaperParameters
 from ebscfl.paper.scheme import ReluSum, aggregate, combine, decoder, encode, relu_sum, score, verify
@@ -42,6 +43,7 @@ __all__ = [
     "deal",
     "decoder",
     "encode",
+    "own",
     "re_deal_alpha",
     "refresh",
     "relu_sum",

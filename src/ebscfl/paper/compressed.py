@@ -12,7 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ebscfl.linalg import F64, Real, conditioned_pair, join, orthogonal_blocks, split, zero_sum_blocks
+from ebscfl.linalg import (
+    F64,
+    Real,
+    add_product,
+    column_sums,
+    conditioned_pair,
+    inner_product,
+    join,
+    orthogonal_blocks,
+    split,
+    zero_sum_blocks,
+)
 from ebscfl.paper import skt
 from ebscfl.paper.keys import FactoredScoringKey, TransformKeys
 from ebscfl.paper.parameters import PaperParameters
@@ -72,10 +83,9 @@ def factored_scoring_key(stream: SecretStream, value_columns: F64, mask_columns:
 def factored_score(key: FactoredScoringKey, group: int, delta: F64) -> Real:
     """alpha_i of one upload (s, u) -> (q, q) longdouble: 2·xi_1 inner products, then one small combination."""
     factors = key.value_factor[group]
-    flat = delta.reshape(-1)
     # One dot a slot streams the factor once; BLAS's matrix-vector product is slower for this few rows.
-    by_value = [np.dot(factor.reshape(-1), flat) for factor in factors]
-    by_mask = key.mask_factor[group] @ (np.ones(len(delta)) @ delta)
+    by_value = [inner_product(factor, delta) for factor in factors]
+    by_mask = key.mask_factor[group] @ column_sums(delta)
     size = round(key.maps.shape[-1] ** 0.5)
     coefficients = np.concatenate([by_value, by_mask])
     alpha: Real = coefficients @ join(key.maps[:, group])
@@ -155,9 +165,7 @@ def decode_uploads(
     last = decoder.T @ cluster_basis.reshape(m * t, params.width).T  # dk'^T A^T, (columns of the n-slot space, m·t)
     keys = last[None] if update_keys is None else update_keys @ last  # K_i of every group, (G, u, m·t)
     total = np.zeros((s, m * t))
-    part = np.empty_like(total)
     for client, delta in enumerate(deltas):
-        np.matmul(delta, keys[params.group_of(client)], out=part)
-        total += part
+        add_product(delta, keys[params.group_of(client)], total, out=total)
     aggregates = total.reshape(s, m, t).transpose(1, 0, 2).reshape(m, s * t)
     return np.ascontiguousarray(aggregates[:, : params.dim])

@@ -13,6 +13,7 @@ import numpy as np
 from ebscfl.errors import UsageError
 from ebscfl.linalg import (
     F64,
+    add_product,
     conditioned_pair,
     extended_inverse,
     extended_orthogonal,
@@ -142,8 +143,8 @@ def unit_server_updates(params: PaperParameters, server_updates: F64) -> F64:
 def refresh(params: PaperParameters, dealer_secret: DealerSecret, round_id: int) -> RoundKeys:
     """Fresh masks for one round: only R'' is drawn, so only ek^1 and the verification scalars change.
 
-    Cost O(n m l) time and memory: 3ml numbers a client, which cannot be replaced by a seed because the client must
-    know neither R'' nor M'.
+    Memory O(n m l); time O(n^2 m l), the Gram matrix of the masks. A client gets 3ml numbers, which cannot
+    be replaced by a seed because it must know neither R'' nor M'.
     """
     n, (s, u) = params.num_clients, params.upload_shape
     m, t, p, size = params.num_clusters, params.segment_len, params.width, params.group_size
@@ -157,8 +158,8 @@ def refresh(params: PaperParameters, dealer_secret: DealerSecret, round_id: int)
         blocks = dealer_secret.update_basis[params.group_of(i)]
         slot = params.slot_of(i)
         mask = np.empty((s, u))
-        np.matmul(spread[i], mixing @ blocks[size + slot], out=mask)
-        mask += dealer_secret.masks[i] @ blocks[2 * size + slot]
+        third = np.broadcast_to(dealer_secret.masks[i] @ blocks[2 * size + slot], (s, u))
+        add_product(spread[i], mixing @ blocks[size + slot], third, out=mask)
         clients.append(ClientRoundKey(round_id=round_id, mask=mask))
     return RoundKeys(client=tuple(clients), server=ServerRoundKey(round_id=round_id, tags=tags))
 

@@ -12,6 +12,20 @@ import numpy.typing as npt
 from ebscfl.linalg import F64
 
 
+def own(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``array`` itself if its memory can be overwritten later, else a copy that can.
+
+    A transport that hands over a buffer of its own saves the copy and has its received bytes wiped with the key; one
+    that hands over immutable bytes keeps those until Python frees them.
+    """
+    try:
+        array.setflags(write=True)
+    except ValueError:
+        return np.array(array)
+    array.setflags(write=False)
+    return array
+
+
 class SecretArrays:
     """Base of key dataclasses: arrays are made read-only, ``repr`` shows no content, `wipe` zeroes the buffers.
 
@@ -33,18 +47,21 @@ class SecretArrays:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<redacted>)"
 
+    def arrays(self) -> Iterator[npt.NDArray[Any]]:
+        """Every array, also of nested keys."""
+        yield from self._arrays()
+        for value in self._members():
+            if isinstance(value, SecretArrays):
+                yield from value.arrays()
+
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, nested ones included: what sending this object costs before framing."""
-        nested = sum(value.nbytes for value in self._members() if isinstance(value, SecretArrays))
-        return nested + sum(array.nbytes for array in self._arrays())
+        return sum(array.nbytes for array in self.arrays())
 
     def wipe(self) -> None:
         """Overwrite every array with zeros. The object is useless afterwards; wiping twice is harmless."""
-        for value in self._members():
-            if isinstance(value, SecretArrays):
-                value.wipe()
-        for array in self._arrays():
+        for array in self.arrays():
             array.setflags(write=True)
             array.fill(0)
             array.setflags(write=False)

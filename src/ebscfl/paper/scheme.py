@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import UsageError, VerificationError
-from ebscfl.linalg import F64, Real, join
+from ebscfl.linalg import F64, Real, add_product, inner_product, join
 from ebscfl.paper import compressed, naive, srfc
 from ebscfl.paper.keys import ClientKey, ClientRoundKey, DenseScoringKey, ServerKey, ServerRoundKey
 from ebscfl.paper.parameters import PaperParameters
@@ -48,10 +48,13 @@ def encode(
     round_key: ClientRoundKey,
     update: npt.NDArray[np.floating],
     cluster: int,
+    *,
+    out: F64 | None = None,
 ) -> F64:
     """Client: delta_i = g_i/|g_i| A_c ek^0 + ek^1, (s, u), for a flat update of length l.
 
-    The length is divided out of the small key A_c ek^0, not out of the update.
+    The length is divided out of the small key A_c ek^0, not out of the update. ``out`` takes the result; it may be the
+    memory of ek^1 itself, which then is gone.
     """
     if update.shape != (params.dim,):
         raise UsageError(f"the update must have shape ({params.dim},), not {update.shape}")
@@ -59,7 +62,7 @@ def encode(
         raise UsageError(f"cluster must be between 0 and {params.num_clusters - 1}, not {cluster}")
     values = np.ascontiguousarray(update, dtype=np.float64)
     with np.errstate(over="ignore"):
-        square = float(np.dot(values, values))
+        square = inner_product(values, values)
     if not np.isfinite(square) or square == 0.0:
         raise UsageError("the update is zero, not finite, or too long to be squared: it cannot be scaled to length one")
     s, t = params.num_segments, params.segment_len
@@ -67,8 +70,8 @@ def encode(
         values = np.concatenate([values, np.zeros(s * t - params.dim)])
     place = client_key.cluster_basis[cluster] @ client_key.encode_key  # A_c M'_i, (t, u)
     place /= np.sqrt(square)
-    delta: F64 = values.reshape(s, t) @ place
-    delta += round_key.mask
+    delta = np.empty(round_key.mask.shape) if out is None else out
+    add_product(values.reshape(s, t), place, round_key.mask, out=delta)
     return delta
 
 
@@ -85,17 +88,16 @@ def verify(params: PaperParameters, server_key: ServerKey, round_key: ServerRoun
             f"{delta.shape}",
             culprits=[client],
         )
-    flat = delta.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(flat, flat))
+        square = inner_product(delta, delta)
     if not abs(square - SQUARED_NORM) <= NORM_TOLERANCE:
         raise VerificationError(
             f"client {client}: the upload has squared length {square:.12g}, not {SQUARED_NORM:g}: not a unit update "
             "under its masks",
             culprits=[client],
         )
-    key = server_key.verification_key[params.group_of(client)].reshape(-1)
-    error = abs(float(np.dot(key, flat)) - float(round_key.tags[client]))
+    key = server_key.verification_key[params.group_of(client)]
+    error = abs(inner_product(key, delta) - float(round_key.tags[client]))
     if not error <= tag_tolerance(params):
         raise VerificationError(
             f"client {client}: the verification equation fails: the masks in its upload are not the ones dealt to it "

@@ -18,6 +18,7 @@ from ebscfl.protocol.wire import Reader, Writer
 
 MAGIC = b"EBSC"
 VERSION = 1
+CODE_AT = 5
 RUN_TAG_SIZE = 8
 HEADER = struct.Struct("<4sBBH8sQ")
 MAX_MESSAGE_BYTES = 1 << 34
@@ -36,7 +37,7 @@ def encode(message: Message, run_tag: bytes) -> bytes:
     return b"".join(out.parts)
 
 
-def body_length(header: bytes, *, limit: int = MAX_MESSAGE_BYTES) -> int:
+def body_length(header: bytes | bytearray, *, limit: int = MAX_MESSAGE_BYTES) -> int:
     """How many bytes follow a header: what a transport asks before it reads on."""
     if len(header) != HEADER.size:
         raise DecodeError(f"a header has {HEADER.size} bytes, not {len(header)}")
@@ -50,7 +51,12 @@ def body_length(header: bytes, *, limit: int = MAX_MESSAGE_BYTES) -> int:
     return int(length)
 
 
-def decode(data: bytes, run_tag: bytes, *, limit: int = MAX_MESSAGE_BYTES) -> Message:
+def peek(data: bytes | bytearray) -> type[Message] | None:
+    """Which message ``data`` says it is, unchecked; None if it says nothing known."""
+    return MESSAGE_BY_CODE.get(data[CODE_AT]) if len(data) > CODE_AT and data[: len(MAGIC)] == MAGIC else None
+
+
+def decode(data: bytes | bytearray, run_tag: bytes, *, limit: int = MAX_MESSAGE_BYTES) -> Message:
     """The message in ``data``, valid by construction; anything else raises `DecodeError`."""
     length = body_length(data[: HEADER.size], limit=limit)
     _, _, code, _, tag, _ = HEADER.unpack(data[: HEADER.size])

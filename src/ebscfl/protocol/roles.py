@@ -83,7 +83,7 @@ class RoleMachine(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}, {self.state.value}>"
 
-    def receive(self, sender: Address, data: bytes) -> list[Outgoing]:
+    def receive(self, sender: Address, data: bytes | bytearray) -> list[Outgoing]:
         """Decode and handle bytes from ``sender``; whatever it did wrong is recorded under its name."""
         try:
             return self.handle(sender, codec.decode(data, self.setup.run_id))

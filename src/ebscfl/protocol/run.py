@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ebscfl import rng
 from ebscfl.errors import RoundAborted, UsageError
 from ebscfl.ids import KDC, SERVER, Address, Role, client_address
-from ebscfl.protocol.bus import Bus, FaultyWire, Received
+from ebscfl.protocol.bus import LOCAL, Bus, FaultyWire, Received
 from ebscfl.protocol.codec import RUN_TAG_SIZE
 from ebscfl.protocol.registry import make_roles
 from ebscfl.protocol.roles import Outcome, Setup
@@ -26,6 +26,8 @@ from ebscfl.protocol.rounds import next_round_id
 from ebscfl.protocol.states import State
 
 Floats = npt.NDArray[np.floating]
+SERVER_KEYS = ("ServerKeyPackage", "ScoringKey", "DenseScoringKey", "RoundVerification")
+"""Messages that bring the server keys: taking them is not part of verifying, scoring and aggregating."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,7 @@ class RoundResult:
     included: tuple[int, ...]  # clients in the sums
     culprits: dict[str, str]  # who misbehaved and how
     restarts: int
-    seconds: dict[str, float]  # kdc, server, client (mean of one), clients (all), codec
+    seconds: dict[str, float]  # kdc, server, client (mean of one), clients (all), codec; server_keys: part of server
     bytes: dict[str, int]  # client_upload, kdc_to_client, kdc_to_server, server_to_kdc: totals of the round
     bytes_by_message: dict[str, int]
     transcript: dict[Address, list[Received]] = field(default_factory=dict)
@@ -189,6 +191,10 @@ class Session:
                 "client": sum(client_seconds) / max(1, len(client_seconds)),
                 "clients": sum(client_seconds),
                 "codec": bus.codec_seconds,
+                "client_encode": bus.event_seconds[Role.CLIENT, LOCAL] / max(1, len(client_seconds)),
+                "server_keys": sum(
+                    s for (role, event), s in bus.event_seconds.items() if role is Role.SERVER and event in SERVER_KEYS
+                ),
             },
             bytes={
                 name: sum(size for (a, b, _), size in bus.bytes.items() if (a, b) == flow)

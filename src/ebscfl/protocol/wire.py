@@ -23,7 +23,7 @@ MAX_NDIM = 4
 class Reader:
     """A cursor over received bytes that never reads past the end."""
 
-    def __init__(self, data: bytes, start: int = 0) -> None:
+    def __init__(self, data: bytes | bytearray, start: int = 0) -> None:
         self._view = memoryview(data)
         self.position = start
 
@@ -196,7 +196,9 @@ class Array(Kind):
         size = self._dtype.itemsize
         for side in shape:
             size *= side
-        return np.frombuffer(source.take(size), dtype=self._dtype).reshape(shape)
+        values = np.frombuffer(source.take(size), dtype=self._dtype).reshape(shape)
+        values.flags.writeable = False  # also where the receiver owns the buffer: only wiping may write there
+        return values
 
     def describe(self, value: Any) -> str:
         return f"<{self._dtype} {'x'.join(map(str, value.shape))}>"

@@ -23,7 +23,7 @@ from ebscfl.protocol.roles import Floats, Outgoing
 from ebscfl.protocol.run import Session
 from ebscfl.protocol.secagg.parameters import MASKED
 from ebscfl.protocol.secagg.roles import SumClient
-from ebscfl.protocol.secagg.run import CpuBus, SecureSumSession
+from ebscfl.protocol.secagg.run import SecureSumSession, cpu_bus
 from ebscfl.protocol.states import Step
 
 HEADLINE = ("plain", "sealed", *SECURE_SUMS)
@@ -159,7 +159,7 @@ def _scored_rounds(
         protocol, num_clients=n, num_clusters=m, dim=dim, root=root, normalize="global", options=options,
         keep_transcript=False,
     )  # fmt: skip
-    session.bus = CpuBus(session.bus.roles, session.bus.run_tag, keep_transcript=False)
+    session.bus = cpu_bus(session.bus.roles, session.bus.run_tag, keep_transcript=False)
     lost = _Lost(gone)
     session.bus.wire = lost if gone else None
     updates, slots = example_updates(n, dim, seed), [i % m for i in range(n)]

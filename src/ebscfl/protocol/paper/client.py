@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import SequenceError, UsageError, VerificationError
 from ebscfl.ids import KDC, Address
-from ebscfl.paper import ClientKey, ClientRoundKey, PaperParameters, encode
+from ebscfl.paper import ClientKey, ClientRoundKey, PaperParameters, encode, own
 from ebscfl.protocol.messages import ClientKeyPackage, EncodedUpdate, Message, ResendRequest, RoundKey
 from ebscfl.protocol.roles import ClientRole, Floats, Outgoing, Setup
 
 
 class PaperClient(ClientRole):
-    """Holds ek^0 for the run and ek^1 for one round; ek^1 is wiped once used."""
+    """Holds ek^0 for the run and ek^1 for one round; the upload overwrites ek^1."""
 
     protocol = "paper"
 
@@ -33,7 +32,8 @@ class PaperClient(ClientRole):
         rows, basis = message.encode_key.shape[0], (params.num_clusters, params.segment_len, params.width)
         if rows != params.width or message.cluster_basis.shape != basis:
             raise VerificationError("the key package does not fit this run", culprits=(sender,))
-        self._key = ClientKey(encode_key=np.array(message.encode_key), cluster_basis=np.array(message.cluster_basis))
+        self.wipe()
+        self._key = ClientKey(encode_key=own(message.encode_key), cluster_basis=own(message.cluster_basis))
         return []
 
     def on_round_key(self, sender: Address, message: RoundKey) -> list[Outgoing]:
@@ -41,14 +41,19 @@ class PaperClient(ClientRole):
         self._only_kdc(sender)
         if self._key is None or message.mask.shape != (self._parameters.num_segments, self._key.encode_key.shape[1]):
             raise VerificationError("the round key does not fit this client's key", culprits=(sender,))
-        self._round_key = ClientRoundKey(round_id=message.round_id, mask=np.array(message.mask))
+        if self._round_key is not None:  # a round that was opened and never reached
+            self._round_key.wipe()
+        self._round_key = ClientRoundKey(round_id=message.round_id, mask=own(message.mask))
         return []
 
     def build_upload(self, round_id: int, update: Floats, cluster: int) -> Message:
         if self._key is None or self._round_key is None or self._round_key.round_id != round_id:
             raise UsageError(f"{self.address} has no key for round {round_id}")
-        delta = encode(self._parameters, self._key, self._round_key, update, cluster)
-        self._round_key.wipe()
+        mask = self._round_key.mask
+        # In place: no second array of this size, and nothing of ek^1 is left to wipe.
+        mask.setflags(write=True)
+        delta = encode(self._parameters, self._key, self._round_key, update, cluster, out=mask)
+        mask.setflags(write=False)
         self._round_key = None
         return EncodedUpdate(round_id, delta)
 
@@ -58,7 +63,7 @@ class PaperClient(ClientRole):
 
     def secrets(self) -> Iterable[npt.NDArray[Any]]:
         if self._key is not None:
-            yield from (self._key.encode_key, self._key.cluster_basis)
+            yield from self._key.arrays()
         if self._round_key is not None:
             yield self._round_key.mask
 

@@ -100,7 +100,7 @@ class PaperKdc(KdcRole):
         dealt = deal(self._params, self._updates, secret)
         self._secret = dealt.secret
         packages = [
-            Outgoing(client_address(i), ClientKeyPackage(np.array(key.encode_key), np.array(key.cluster_basis)))
+            Outgoing(client_address(i), ClientKeyPackage(key.encode_key, key.cluster_basis))
             for i, key in zip(clients, dealt.client_keys, strict=True)
         ]
         key = dealt.server_key
@@ -122,9 +122,9 @@ class PaperKdc(KdcRole):
 
     def secrets(self) -> Iterable[npt.NDArray[Any]]:
         if self._secret is not None:
-            secret = self._secret
-            yield from (secret.root, secret.cluster_basis, secret.update_basis, secret.masks)
-            yield from (secret.weight_maps, secret.verifiers)
+            yield from self._secret.arrays()
+        if self._updates is not None:
+            yield self._updates
 
     def handlers(self) -> dict[type[Message], Callable[[Address, Any], list[Outgoing]]]:
         return {ServerUpdates: self.on_server_updates, OpenRound: self.on_open_round}

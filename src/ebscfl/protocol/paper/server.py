@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ebscfl.errors import SequenceError, UsageError, VerificationError
+from ebscfl.errors import ConfigError, RoundAborted, SequenceError, UsageError, VerificationError
 from ebscfl.ids import KDC, Address, client_address
 from ebscfl.linalg import F64
 from ebscfl.paper import (
@@ -21,6 +21,7 @@ from ebscfl.paper import (
     ServerRoundKey,
     TransformKeys,
     combine,
+    own,
     relu_sum,
     score,
     verify,
@@ -61,9 +62,13 @@ class PaperServer(ServerRole):
     def open_round(self, server_updates: Floats) -> list[Outgoing]:
         """Send the root updates when they changed, then ask for this round's keys."""
         updates = np.array(server_updates, dtype=np.float64)
-        self._params = self._make_parameters(self.setup, len(self.expected))
+        try:
+            self._params = self._make_parameters(self.setup, len(self.expected))
+        except ConfigError as error:  # the run's sizes were checked; those of the clients that are left may not do
+            self.abandon_round()
+            raise RoundAborted(f"round {self.round_id} with {len(self.expected)} clients: {error}") from error
         self._position = {client: place for place, client in enumerate(self.expected)}
-        self._uploads, self._alphas = {}, {}
+        self._forget_round()
         outgoing = []
         if self._sent_updates is None or not np.array_equal(updates, self._sent_updates):
             self._sent_updates = updates
@@ -73,19 +78,20 @@ class PaperServer(ServerRole):
     def on_key_package(self, sender: Address, message: ServerKeyPackage) -> list[Outgoing]:
         """All keys but alpha'."""
         self._only_kdc(sender)
-        self._package, self._key = message, None
+        self.wipe()  # the keys of an earlier set of clients
+        self._package, self._key, self._scoring = message, None, None
         return []
 
     def on_scoring_key(self, sender: Address, message: ScoringKey | DenseScoringKey) -> list[Outgoing]:
         """A new alpha'."""
         self._only_kdc(sender)
+        if self._scoring is not None:
+            self._scoring.wipe()
         if isinstance(message, DenseScoringKey):
-            self._scoring = DenseKey(dense=np.array(message.dense))
+            self._scoring = DenseKey(dense=own(message.dense))
         else:
             self._scoring = FactoredScoringKey(
-                value_factor=np.array(message.value_factor),
-                mask_factor=np.array(message.mask_factor),
-                maps=np.array(message.maps),
+                value_factor=own(message.value_factor), mask_factor=own(message.mask_factor), maps=own(message.maps)
             )
         if self._key is not None:
             self._key = self._key.with_scoring_key(self._scoring)
@@ -98,7 +104,7 @@ class PaperServer(ServerRole):
             raise VerificationError(f"verification scalars for round {message.round_id}", culprits=(sender,))
         if self._key is None:
             self._key = self._assemble()
-        self._round_key = ServerRoundKey(round_id=message.round_id, tags=np.array(message.tags))
+        self._round_key = ServerRoundKey(round_id=message.round_id, tags=own(message.tags))
         return []
 
     def on_upload(self, sender: Address, message: EncodedUpdate) -> list[Outgoing]:
@@ -121,10 +127,22 @@ class PaperServer(ServerRole):
         order = range(len(self.expected))
         weights = relu_sum(self._params, key, np.stack([self._alphas[i] for i in order]))
         aggregates, total = combine(self._params, key, [self._uploads[i] for i in order], weights)
-        self._uploads, self._alphas = {}, {}
+        self._forget_round()
         events = () if total > 0 else ("no client is trusted: no step",)
         self.outcome = Outcome(aggregates, total, None, tuple(sorted(self.accepted)), events)
         return []
+
+    def abandon_round(self) -> None:
+        super().abandon_round()
+        self._forget_round()
+
+    def _forget_round(self) -> None:
+        """Wipe what one round leaves behind: scores and verification scalars; uploads are let go."""
+        for alpha in self._alphas.values():
+            alpha.fill(0)
+        if self._round_key is not None:
+            self._round_key.wipe()
+        self._uploads, self._alphas, self._round_key = {}, {}, None
 
     def _assemble(self) -> ServerKey:
         if self._package is None or self._scoring is None:
@@ -132,18 +150,18 @@ class PaperServer(ServerRole):
         package = self._package
         transform = None
         if package.transform:
-            weight_key, update_key = (np.array(part) for part in package.transform)
+            weight_key, update_key = (own(part) for part in package.transform)
             transform = TransformKeys(weight_key=weight_key, update_key=update_key)
         self._package = None
         return ServerKey(
-            cluster_basis=np.array(package.cluster_basis),
+            cluster_basis=own(package.cluster_basis),
             scoring_key=self._scoring,
-            sum_basis=np.array(package.sum_basis),
-            relu_key_1=np.array(package.relu_key_1),
-            relu_key_2=np.array(package.relu_key_2),
-            relu_key_3=np.array(package.relu_key_3),
-            decode_key=np.array(package.decode_key),
-            verification_key=np.array(package.verification_key),
+            sum_basis=own(package.sum_basis),
+            relu_key_1=own(package.relu_key_1),
+            relu_key_2=own(package.relu_key_2),
+            relu_key_3=own(package.relu_key_3),
+            decode_key=own(package.decode_key),
+            verification_key=own(package.verification_key),
             transform=transform,
         )
 
@@ -157,10 +175,13 @@ class PaperServer(ServerRole):
             raise SequenceError(f"keys come from the key centre, not from {sender}", culprits=(sender,))
 
     def secrets(self) -> Iterable[npt.NDArray[Any]]:
+        yield from self._alphas.values()
+        if self._round_key is not None:
+            yield self._round_key.tags
+        if self._scoring is not None:
+            yield from self._scoring.arrays()
         if self._key is not None:
-            key = self._key
-            yield from (key.sum_basis, key.relu_key_1, key.relu_key_2, key.relu_key_3)
-            yield from (key.decode_key, key.verification_key)
+            yield from self._key.arrays()
 
     def handlers(self) -> dict[type[Message], Callable[[Address, Any], list[Outgoing]]]:
         return {

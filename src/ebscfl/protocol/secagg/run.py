@@ -7,7 +7,7 @@ session of their own, on the same bus, codec, transcript and meters. Roles are b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,22 +37,24 @@ class SumResult:
     mean: npt.NDArray[np.float64]  # (m, l) the sums over the number of included clients, in update units
     included: tuple[int, ...]
     culprits: dict[str, str]
-    seconds: dict[str, float]  # CPU: server, client (mean of one), clients (all), codec (clock)
+    seconds: dict[str, float]  # CPU: server, client (mean of one), clients (all), codec
     client_seconds: dict[int, float]
     bytes: dict[str, int]  # client_upload, server_to_client: totals
     bytes_by_message: dict[str, int]
     transcript: dict[Address, list[Received]] = field(default_factory=dict)
 
 
-class CpuBus(Bus):
+def cpu_bus(
+    roles: Mapping[Address, RoleMachine],
+    run_tag: bytes,
+    *,
+    keep_transcript: bool = True,
+    wire: FaultyWire | None = None,
+) -> Bus:
     """A `Bus` that bills CPU time of the process: busy neighbors on the machine cost a role nothing."""
-
-    def _timed(self, address: Address, call: Callable[[], list[Outgoing]]) -> list[Outgoing]:
-        started = time.process_time()
-        try:
-            return call()
-        finally:
-            self.seconds[address] = self.seconds.get(address, 0.0) + time.process_time() - started
+    bus = Bus(roles, run_tag, keep_transcript=keep_transcript, wire=wire)
+    bus.clock = time.process_time
+    return bus
 
 
 class SecureSumSession:
@@ -74,7 +76,7 @@ class SecureSumSession:
         self.setup = Setup(protocol, num_clients, num_clusters, dim, run_tag, options=dict(options or {}))
         self.server, self.clients = make_sum_roles(self.setup, root)
         self._roles: dict[Address, RoleMachine] = {SERVER: self.server} | {c.address: c for c in self.clients}
-        self.bus = CpuBus(self._roles, run_tag, keep_transcript=keep_transcript, wire=wire)
+        self.bus = cpu_bus(self._roles, run_tag, keep_transcript=keep_transcript, wire=wire)
         self.fixed = self.server.params.fixed
         self._round_id = 0
 

@@ -1,0 +1,135 @@
+"""What each party computes between messages: the server's half of RFCA and one client's half, from one configuration.
+
+Server and clients hold the same ``config.toml`` (each its own copy: nothing of it comes over the network). A client
+touches its own rows only. The steps are those of `ebscfl.algorithms.rfca`; only the aggregate comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ebscfl.algorithms.environment import ServerState
+from ebscfl.algorithms.rfca import clustered_root_updates, init
+from ebscfl.config import NO_ATTACK, RunConfig, parse_config
+from ebscfl.errors import ConfigError, VerificationError
+from ebscfl.ids import SERVER
+from ebscfl.learning.local import cluster_losses, confusion_counts, draw_batches, local_updates
+from ebscfl.protocol.roles import Outcome, Setup
+from ebscfl.protocol.rounds import training_round_of
+from ebscfl.rng import USAGE_BATCHES, USAGE_ROLE, numpy_generator
+from ebscfl.sim.cell import Cell, build_cell, build_world
+from ebscfl.sim.evaluate import Evaluation, evaluate
+
+METHOD = "rfca"
+Float32s = npt.NDArray[np.float32]
+
+
+def load_config(directory: Path) -> RunConfig:
+    """``config.toml`` of a party's directory."""
+    path = directory / "config.toml"
+    try:
+        return parse_config(path.read_text(encoding="utf-8"), source=str(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; put the run's configuration there") from None
+
+
+def setup_of(config: RunConfig, run_id: bytes) -> Setup:
+    """What all parties of a federation with this configuration agree on."""
+    return Setup(
+        config.protocol, config.data.clients, config.server.clusters, Training(config).cell.env.model.dim, run_id,
+        config.server.normalize, config.secure.options(config.protocol, config.rounds),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A configuration made into data and models. ``attack``: "none", or one that poisons data."""
+
+    config: RunConfig
+    attack: str = NO_ATTACK
+    data_dir: Path | None = None
+
+    @cached_property
+    def cell(self) -> Cell:
+        """RFCA with the attackers' samples poisoned (each attacker poisons its own)."""
+        return build_cell(build_world(self.config, self.data_dir), METHOD, self.attack)
+
+    # --- server -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> ServerState:
+        """The first models."""
+        return init(self.cell.env)
+
+    def root_updates(self, state: ServerState, step: int) -> ServerState:
+        """``state`` with this step's root updates g_0^j; a function of models and step alone."""
+        assert state.server_updates is not None
+        if self.config.server.root_updates == "fixed":
+            return state
+        return ServerState(
+            state.models, clustered_root_updates(self.cell.env, state.models, state.server_updates, step)
+        )
+
+    def directions(self, state: ServerState, step: int) -> npt.NDArray[np.float64]:
+        """(m, l) root updates for the protocol; a cluster without one gets a random direction, which moves nothing."""
+        assert state.server_updates is not None
+        rows = state.server_updates.cpu().numpy().astype(np.float64)
+        for k in np.flatnonzero(np.linalg.norm(rows, axis=1) == 0):
+            draw = numpy_generator(self.cell.env.root, USAGE_ROLE, "no-root-update", step, int(k))
+            rows[k] = draw.standard_normal(rows.shape[1])
+        return rows
+
+    def move(self, state: ServerState, outcome: Outcome) -> ServerState:
+        """theta_j += eta |g_0^j| aggregate_j."""
+        assert state.server_updates is not None
+        lengths = torch.linalg.vector_norm(state.server_updates, dim=1, keepdim=True)
+        aggregates = torch.as_tensor(outcome.aggregates, dtype=state.models.dtype)
+        return ServerState(state.models + self.config.server.eta * lengths * aggregates, state.server_updates)
+
+    def evaluate(self, state: ServerState, step: int) -> Evaluation:
+        """Accuracies for honest clients, as `ebs-cfl run` measures them."""
+        return evaluate(self.cell.env, state.models, self.cell.honest, step)
+
+    # --- one client -------------------------------------------------------------------------------------------------
+
+    def update(self, client: int, models: Float32s, round_id: int) -> tuple[Float32s, int]:
+        """Choose the model with the lowest loss on this round's batches and train it: (update, cluster)."""
+        env = self.cell.env
+        theta = self.check_models(models)
+        choice = env.choice_data or env.data
+        losses = cluster_losses(env.model, theta, choice, self._batches(choice.client_rows[client], client, round_id),
+                                env.local)  # fmt: skip
+        cluster = int(losses[0].argmin())
+        rows = self._batches(env.data.client_rows[client], client, round_id)
+        update = local_updates(env.model, theta[cluster], env.data, rows, env.local)[0]
+        return update.numpy().astype(np.float32), cluster
+
+    def scores(self, client: int, models: Float32s) -> dict[str, list[float]]:
+        """Per cluster model: mean loss on the client's samples and accuracy in percent on its domain's test set."""
+        env, theta = self.cell.env, self.check_models(models)
+        rows = env.data.client_rows[client][None, None, :]
+        losses = cluster_losses(env.model, theta, env.data, rows, env.local)[0]
+        counts = confusion_counts(env.model, theta, env.data, env.local)[:, int(env.data.client_domain[client])]
+        right = counts.diagonal(dim1=1, dim2=2).sum(dim=1).double() / counts.sum(dim=(1, 2))
+        return {"loss": [float(x) for x in losses], "accuracy": [100 * float(x) for x in right]}
+
+    def check_models(self, models: Any) -> Tensor:
+        """(m, d) finite float32 models, or the server's fault."""
+        shape = (self.config.server.clusters, self.cell.env.model.dim)
+        if not isinstance(models, np.ndarray) or models.dtype != np.float32 or models.shape != shape:
+            raise VerificationError(f"the server's models are not float32 of shape {shape}", culprits=(SERVER,))
+        if not np.isfinite(models).all():
+            raise VerificationError("the server's models hold NaN or infinity", culprits=(SERVER,))
+        return torch.from_numpy(np.array(models))
+
+    def _batches(self, rows: Tensor, client: int, round_id: int) -> Tensor:
+        local, root = self.config.local, self.cell.env.root
+        step = training_round_of(round_id)  # as in the simulator: a second attempt trains the very same update
+        return draw_batches([rows], local.steps, local.batch_size, root, USAGE_BATCHES, step, ids=[client])
