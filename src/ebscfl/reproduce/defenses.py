@@ -38,8 +38,8 @@ BEHAVIORS: dict[str, dict[str, Any]] = {
 
 
 def option_settings(scale: str) -> list[Setting]:
-    """World x option."""
-    worlds = list(WORLDS)[:1] if scale == "smoke" else list(WORLDS)
+    """World x option; below full scale only the world where clusters collapse."""
+    worlds = list(WORLDS) if scale == "full" else list(WORLDS)[:1]
     options = list(OPTIONS)[:2] if scale == "smoke" else list(OPTIONS)
     attack = {"attacks": ["label-flip"], "attack": {"fraction": 0.4}}
     # In the smoke world a root set of 900 would leave too little for the clients.
