@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -32,8 +33,7 @@ from ebscfl.protocol.sealed.kdc import SealedKdc
 from ebscfl.protocol.sealed.server import SealedServer
 from ebscfl.protocol.sealed.store import MemoryStore
 from ebscfl.protocol.sealed.words import to_wire
-from ebscfl.sealed import client_keys, encode, seal
-from ebscfl.sealed.guard import seal_blind
+from ebscfl.sealed import client_keys, encode, seal, seal_blind
 
 ROOT = rng.root_from_seed(31)
 RUN = b"bench-rt"
@@ -175,6 +175,8 @@ def measure(options: argparse.Namespace, arguments: list[str]) -> dict[str, obje
         "upload_bytes": params.upload_bytes,
         "seconds": {"total": total, "clients": client_seconds, "server_and_pipe": server.seconds, "kdc": kdc.seconds},
         "clients_per_s": setup.num_clients / total,
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 1),
         "minutes_for_10000_at_this_rate": TARGET_CLIENTS * total / setup.num_clients / 60,
         "memory": {"server": json.loads(server.note("memory")), "kdc": json.loads(kdc.note("memory"))},
         "relative_error": float(np.linalg.norm(aggregates - want) / np.linalg.norm(want)),

@@ -44,6 +44,19 @@ def test_element_operations_match_python_integers(field: Field) -> None:
 
 
 @both
+def test_pairwise_operations_keep_shapes_and_refuse_what_does_not_pair(field: Field) -> None:
+    p, grid = field.modulus, edge_words(field, 24, "grid").reshape(4, 6)
+    column = grid[:, 1]  # not contiguous
+    assert as_ints(field.add(column, column)) == [2 * v % p for v in as_ints(column)]
+    assert not field.subtract(grid, grid).any()
+    assert field.subtract(field.zeros((4, 6)), grid).shape == (4, 6)
+    other = np.uint64 if field is M31 else np.uint32
+    for bad in (grid[:1], grid.astype(other), column):
+        with pytest.raises(UsageError, match="do not pair"):
+            field.add(grid, bad)
+
+
+@both
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 9])
 def test_fold_is_the_sum_of_alpha_c_plus_t(field: Field, count: int) -> None:
     p = field.modulus

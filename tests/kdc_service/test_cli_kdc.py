@@ -83,3 +83,11 @@ def test_serve_enrol_status_and_health(made: tuple[Path, str], capsys: pytest.Ca
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_a_lost_database_is_not_made_anew(made: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
+    home, _ = made
+    (home / "kdc" / "kdc.sqlite").unlink()  # as a restored backup without it: used keys would be answered again
+    assert ebs("serve", home / "kdc") == ConfigError.exit_code
+    assert "kdc.sqlite is gone" in capsys.readouterr().err
+    assert not (home / "kdc" / "kdc.sqlite").exists()

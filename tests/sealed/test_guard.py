@@ -10,8 +10,7 @@ import pytest
 from sealed_round import ROOT, play
 
 from ebscfl.rng import derive
-from ebscfl.sealed import Upload
-from ebscfl.sealed.guard import blind_pads, guard_holds, guard_products, guard_row, seal_blind
+from ebscfl.sealed import Upload, blind_pads, guard_holds, guard_products, guard_row, seal_blind
 
 both = pytest.mark.parametrize("field", ["m31", "m61"])
 

@@ -2,7 +2,8 @@
 
 The equations are those of `ebscfl.sealed`, on Python and numpy integers modulo any p; the last test runs them at
 p = 2^31 - 1 with the keys of a real round and finds the real messages. One coordinate, two clients, p = 5 and 7.
-Four mutants, each without one ingredient, must fail the same enumeration.
+Four mutants, each without one ingredient, must fail the same enumeration. The messages of the count check (second tag
+and blinding word) are enumerated for one client, with everything else it sends: seven words, uniform together.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from sealed_round import play
+from sealed_round import ROOT, play
+
+from ebscfl.sealed import blind_pads, seal_blind
 
 Ints = np.ndarray
 SMALL = pytest.mark.parametrize("p", [5, 7])
@@ -131,6 +134,51 @@ def test_kappa_must_not_serve_two_rounds(p: int) -> None:
     assert len(reused) > 1
 
 
+def words_of_a_client(p: int, x: int, rho: int, lam: int, s: int, mutant: str = "") -> bytes:
+    """The server's view of one client at a count coordinate under all keys, as a histogram over F_p^7.
+
+    c, t, alpha; the second tag t' = kappa' x + b' and its answer alpha' = lambda rho - kappa'; the blinding word s as
+    c_s = s + r_s and t_s = kappa' s + b_s. What the client adds to P and P' follows from these and its part of the
+    result, so it tells nothing more: asserted for every key.
+    """
+    r, b, kappa, b2, kappa2, rs, bs = (axis.ravel() for axis in np.meshgrid(*[np.arange(p)] * 7, indexing="ij"))
+    if mutant == "no second kappa":
+        kappa2 = np.zeros_like(kappa2)
+    if mutant == "no pad on the blinding tag":
+        bs = np.zeros_like(bs)
+    if mutant == "one pad for both second tags":
+        bs = b2
+    c, t = seal_tiny(p, x, r, b, kappa)
+    alpha = answer_tiny(p, rho, kappa)
+    _, t2 = seal_tiny(p, x, r, b2, kappa2)
+    alpha2 = answer_tiny(p, lam * rho, kappa2)
+    cs, ts = seal_tiny(p, s, rs, bs, kappa2)
+    assert np.array_equal(pad_tiny(p, alpha, r, b), (alpha * c + t - rho * x) % p)
+    assert np.array_equal(pad_tiny(p, alpha2, r, b2), (alpha2 * c + t2 - lam * rho * x) % p)
+    code = np.zeros_like(c)
+    for part in (c, t, alpha, t2, alpha2, cs, ts):
+        code = code * p + part
+    return np.bincount(code, minlength=p**7).tobytes()
+
+
+@pytest.mark.parametrize("p", [3, 5])
+def test_all_seven_words_of_a_client_are_uniform_whatever_it_holds(p: int) -> None:
+    uniform = np.ones(p**7, dtype=np.int64).tobytes()
+    few = range(p) if p == 3 else (0, 1, 3)
+    for x, rho, lam, s in itertools.product(range(p), few, few, few):
+        assert words_of_a_client(p, x, rho, lam, s) == uniform
+
+
+@pytest.mark.parametrize("mutant", ["no second kappa", "no pad on the blinding tag", "one pad for both second tags"])
+def test_every_ingredient_of_the_count_check_is_needed(mutant: str) -> None:
+    """Over all s: the view without the ingredient differs between two clients that hold different things."""
+    views = {
+        tuple(sorted(words_of_a_client(3, x, rho, 1, s, mutant) for s in range(3)))
+        for x, rho in itertools.product(range(3), repeat=2)
+    }
+    assert len(views) > 1
+
+
 def test_the_tiny_equations_are_those_of_the_real_round() -> None:
     """At p = 2^31 - 1, with the keys of a played round: every upload, answer and P."""
     played = play("m31", n=3, dim=30, m=2)
@@ -145,5 +193,13 @@ def test_the_tiny_equations_are_those_of_the_real_round() -> None:
         answer = played.verdicts[i].answer
         assert answer is not None
         assert alpha == answer.alpha
+        assert answer_tiny(p, played.lam * played.verdicts[i].weight, keys.guard_kappa) == answer.guard_alpha
+        counts = played.inputs[i].dense(played.params)[played.params.dim :: played.params.slot_size].astype(object)
+        _, second = seal_tiny(p, counts, 0, keys.guard_pad.astype(object), keys.guard_kappa)
+        assert np.array_equal(second, played.uploads[i].guard)
+        r_s, b_s = (int(word) for word in blind_pads(played.params, keys))
+        blind = [int(word) for word in seal_blind(played.params, keys, ROOT, 1)]
+        s = (blind[0] - r_s) % p
+        assert blind[1] == (keys.guard_kappa * s + b_s) % p
         total = (total + pad_tiny(p, int(alpha), r, b)) % p
     assert np.array_equal(total, played.pads_sum.words)

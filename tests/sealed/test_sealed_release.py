@@ -12,6 +12,7 @@ from ebscfl.errors import ConfigError, DecodeError, RoundAborted, UsageError, Ve
 from ebscfl.sealed import (
     OpenedSums,
     SlotDecision,
+    Workers,
     aggregates,
     check_quorum,
     decide_slots,
@@ -98,7 +99,7 @@ def test_partial_sums_merge_in_any_order_and_grouping(field: str) -> None:
         part = new_sum(params)
         chosen = slice(low, low + 2)
         uploads = played.uploads[chosen]
-        fold(params, part, answers[chosen], [u.words for u in uploads], [u.guard for u in uploads], threads=2)
+        fold(params, part, answers[chosen], [u.words for u in uploads], [u.guard for u in uploads], workers=Workers(2))
         parts.append(part)
     for order in itertools.permutations(parts):
         left = merge(params, [merge(params, order[:2]), order[2]])

@@ -10,6 +10,7 @@ from ebscfl.errors import DecodeError
 from ebscfl.sealed import (
     NUM_PRODUCTS,
     Verdict,
+    Workers,
     batch_seed,
     client_keys,
     encode,
@@ -98,7 +99,7 @@ def test_threads_do_not_change_products(field: str) -> None:
     sketch = make_sketch(played.params, batch_seed(ROOT, 1))
     words = [u.words for u in played.uploads]
     one = products_many(played.params, words, played.server_row, sketch)
-    two = products_many(played.params, words, played.server_row, sketch, threads=2)
+    two = products_many(played.params, words, played.server_row, sketch, workers=Workers(2))
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 

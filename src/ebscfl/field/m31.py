@@ -33,6 +33,24 @@ def mask_words(words: Words) -> int:
 
 
 @njit(cache=True, nogil=True)
+def add(a: Words, b: Words, out: Words) -> None:
+    """out = a + b, element by element."""
+    for i in range(out.size):
+        z = np.uint32(a[i] + b[i])
+        less = np.uint32(z - _P32)  # wraps to a huge value when z < p, so the minimum is the residue
+        out[i] = z if z < less else less
+
+
+@njit(cache=True, nogil=True)
+def subtract(a: Words, b: Words, out: Words) -> None:
+    """out = a - b, element by element."""
+    for i in range(out.size):
+        z = np.uint32(a[i] - b[i])  # wraps to a huge value when it is negative, and then p brings it back
+        more = np.uint32(z + _P32)
+        out[i] = z if z < more else more
+
+
+@njit(cache=True, nogil=True)
 def multiply(a: Words, b: Words, out: Words) -> None:
     """out = a * b, element by element."""
     for i in range(out.size):

@@ -57,6 +57,20 @@ def mask_words(words: Words) -> int:
 
 
 @njit(cache=True, nogil=True)
+def add(a: Words, b: Words, out: Words) -> None:
+    """out = a + b, element by element."""
+    for i in range(out.size):
+        out[i] = _plus(a[i], b[i])
+
+
+@njit(cache=True, nogil=True)
+def subtract(a: Words, b: Words, out: Words) -> None:
+    """out = a - b, element by element."""
+    for i in range(out.size):
+        out[i] = a[i] - b[i] if a[i] >= b[i] else a[i] + (_P - b[i])
+
+
+@njit(cache=True, nogil=True)
 def multiply(a: Words, b: Words, out: Words) -> None:
     """out = a * b, element by element."""
     for i in range(out.size):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ebscfl.protocol.sealed.store import SqliteStore
 
 DEFAULT_PORT = 9443
+STORE = "kdc.sqlite"
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def init_kdc(directory: Path, run: RunFile, *, hosts: Sequence[str] = ()) -> Non
     write_durably(directory / "tls.pem", own.certificate)
     write_private(directory / "tls.key", own.private_key)
     write_private(directory / "root.key", rng.os_random(rng.ROOT_SIZE))
+    if run.setup.protocol == "sealed":
+        _open_store(directory).close()
     write_durably(directory / "run.json", run.to_json().encode())
 
 
@@ -208,6 +211,10 @@ def open_service(
 ) -> KdcService:
     """The service of a key centre's directory. Only one process may serve a directory at a time."""
     run = RunFile.load(directory)
+    if run.setup.protocol == "sealed" and not (directory / STORE).exists():
+        raise ConfigError(
+            f"{directory / STORE} is gone, and with it which keys were used: make a new federation with `kdc init`"
+        )
     lock = _lock(directory / "lock")
     context = certificates.tls_context(
         directory / "tls.pem", directory / "tls.key", directory / "ca.pem", server_side=True
@@ -237,12 +244,17 @@ def _lock(path: Path) -> IO[str]:
     return file
 
 
+def _open_store(directory: Path) -> SqliteStore:
+    """The durable memory of `sealed`: made by `init_kdc`, never again. A new one would answer used keys."""
+    from ebscfl.protocol.sealed.store import SqliteStore
+
+    return SqliteStore(directory / STORE)
+
+
 def host_role(setup: Setup, root: bytes, directory: Path) -> HostedRole:
     """The key centre's role with its durable memory: the store of `sealed`, or a note of the newest round."""
     if setup.protocol == "sealed":
-        from ebscfl.protocol.sealed.store import SqliteStore
-
-        store = SqliteStore(directory / "kdc.sqlite")
+        store = _open_store(directory)
         with_store = dataclasses.replace(setup, options={**setup.options, "store": store})
         return HostedRole(
             role=make_roles(with_store, root)[0],

@@ -150,6 +150,7 @@ class ClientRole(RoleMachine):
             raise SequenceError(f"round {round_id} is not newer than round {self._round_id}", culprits=(SERVER,))
         self.advance(Step.ENCODE)
         self._round_id = round_id
+        self._last = None  # if building fails there is nothing to repeat, least of all the last round's upload
         self._last = Outgoing(SERVER, self.build_upload(round_id, update, cluster))
         return [self._last]
 

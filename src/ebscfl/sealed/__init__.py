@@ -15,6 +15,7 @@ from ebscfl.sealed.encode import (
     quantize_server_updates,
     seal,
 )
+from ebscfl.sealed.guard import blind_pads, guard_holds, guard_products, guard_row, seal_blind
 from ebscfl.sealed.masks import VERSION, ClientKeys, client_keys, guard_scalar, master_key, pads
 from ebscfl.sealed.parameters import SealedParameters, plan
 from ebscfl.sealed.release import (
@@ -35,6 +36,7 @@ from ebscfl.sealed.release import (
 )
 from ebscfl.sealed.score import NUM_PRODUCTS, Answer, Verdict, kdc_check, products, products_many
 from ebscfl.sealed.sketch import Sketch, batch_seed, make_sketch
+from ebscfl.sealed.workers import Workers, workers_for
 
 __all__ = [
     "NUM_PRODUCTS",
@@ -51,8 +53,10 @@ __all__ = [
     "SlotDecision",
     "Upload",
     "Verdict",
+    "Workers",
     "aggregates",
     "batch_seed",
+    "blind_pads",
     "calibrate",
     "check_quorum",
     "check_server_row",
@@ -62,6 +66,9 @@ __all__ = [
     "discrete_gaussian",
     "encode",
     "fold",
+    "guard_holds",
+    "guard_products",
+    "guard_row",
     "guard_scalar",
     "kdc_check",
     "make_sketch",
@@ -77,7 +84,9 @@ __all__ = [
     "release",
     "round_noise",
     "seal",
+    "seal_blind",
     "slot_weights",
     "spent_epsilon",
     "unseal",
+    "workers_for",
 ]

@@ -152,7 +152,8 @@ def _best_split(field: Field, num_clients: int, dim: int, noise_multiplier: floa
     best: tuple[float, int, int, int] | None = None
     for update_bits in range(MIN_UPDATE_BITS, budget - MIN_WEIGHT_BITS + 1):
         server_bits = min(server_limit, field.bits - 2 - update_bits)
-        if server_bits < 8:
+        # Enough for a coordinate of typical size 1 / sqrt(dim) to be two units, or rounding would erase G.
+        if server_bits < max(8, math.ceil(math.log2(dim) / 2) + 1):
             break
         weight_bits = min(budget - update_bits, 30)  # beyond the precision of the score nothing is gained
         error = _expected_error(dim, update_bits, weight_bits)

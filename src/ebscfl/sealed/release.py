@@ -10,13 +10,15 @@ opening fail: the same counts come once plain and once times lambda, the key cen
 opening must agree in that factor. Without lambda, moving weight from one slot to another (which keeps the total)
 would pass. A client that colludes with the server can compute lambda from its own answer, but that pair can also
 fill a slot with clients of its own; the guard therefore counts on no collusion, or on a minimum above the number of
-corrupt clients with differential privacy behind it. The key center learns the weight of each slot, not who is in it.
+corrupt clients with differential privacy behind it. The key center learns the weight of each slot; with few clients,
+whose weights it knows, this alone says who is in it, and the sketch of the norm check names clusters for any number
+(docs/security-model.md).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +28,7 @@ from ebscfl.errors import ConfigError, RoundAborted, UsageError, VerificationErr
 from ebscfl.field import Signed, Words
 from ebscfl.sealed.parameters import SealedParameters
 from ebscfl.sealed.score import Answer
+from ebscfl.sealed.workers import Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +79,12 @@ def fold(
     pairs: Sequence[Words],
     guards: Sequence[Words],
     *,
-    threads: int = 1,
+    workers: Workers | None = None,
 ) -> None:
     """total += alpha * pair[0] + pair[1] for each answered client, and the second answer on its counts.
 
     pairs: (2, width) each, uploads at the server and pads at the key center; guards: (m,) each, likewise.
-    ``threads`` split the coordinates.
+    ``workers`` split the coordinates.
     """
     if not len(answers) == len(pairs) == len(guards):
         raise UsageError(f"{len(answers)} answers, {len(pairs)} pairs and {len(guards)} guards do not match")
@@ -90,17 +93,13 @@ def fold(
     for answer, pair, guard in zip(answers, pairs, guards, strict=True):
         counts = np.ascontiguousarray(pair[0, params.dim :: params.slot_size])
         field.fold(total.guard, [answer.guard_alpha], [np.stack([counts, guard])])
-    if threads <= 1:
-        field.fold(total.words, alphas, pairs)
-        return
-    edges = [params.width * i // threads for i in range(threads + 1)]
+    workers = workers or Workers(1)
+    edges = [params.width * i // workers.threads for i in range(workers.threads + 1)]
 
-    def part(i: int) -> None:
-        span = slice(edges[i], edges[i + 1])
+    def part(span: slice) -> None:
         field.fold(total.words[span], alphas, [pair[:, span] for pair in pairs])
 
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(part, range(threads)))
+    workers.map(part, [slice(low, high) for low, high in itertools.pairwise(edges)])
 
 
 def merge(params: SealedParameters, sums: Sequence[RunningSum]) -> RunningSum:
@@ -177,12 +176,18 @@ def unseal(params: SealedParameters, total: RunningSum, released: Release) -> Op
 def aggregates(params: SealedParameters, opened: OpenedSums, normalize: str = "cluster") -> npt.NDArray[np.float64]:
     """(m, dim) weighted means of the unit updates: by the cluster's own weight, or by that of all clusters.
 
-    The count coordinate is one half, so a weight is twice its count; a slot without weight gives zeros.
+    The count coordinate is one half, so a weight is twice its count; a slot without weight gives zeros. A client can
+    split its count over slots and so take weight from a slot it is not in; a mean over the cluster's own weight
+    would then grow without bound. A true mean of unit updates is no longer than one, so a longer one is scaled down.
     """
     if normalize not in ("cluster", "global"):
         raise ConfigError(f"normalize must be 'cluster' or 'global', not {normalize!r}")
     counts = opened.counts.astype(np.float64)
     weights = 2.0 * (counts if normalize == "cluster" else np.full_like(counts, counts.sum()))
+    if normalize == "cluster":
+        longest = 1.0 + np.sqrt(params.dim) * 2.0**-params.update_bits  # rounding moves a coordinate by one unit
+        lengths = np.linalg.norm(opened.sums.astype(np.float64), axis=1)
+        weights = np.where(weights > 0, np.maximum(weights, lengths / longest), weights)
     scale = np.where((weights > 0) & opened.released, 1.0 / np.where(weights > 0, weights, 1.0), 0.0)
     return opened.sums.astype(np.float64) * scale[:, None]
 

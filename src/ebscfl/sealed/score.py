@@ -8,7 +8,6 @@ changed a product by e without knowing kappa is caught, except with probability 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from ebscfl.field import Words
 from ebscfl.sealed.masks import ClientKeys
 from ebscfl.sealed.parameters import SealedParameters
 from ebscfl.sealed.sketch import BUCKETS, ROWS, Sketch, norm_accepted, row_norms, sketch_pair
+from ebscfl.sealed.workers import Workers
 
 NUM_PRODUCTS = 2 + ROWS * BUCKETS
 """Score, count, sketch."""
@@ -80,13 +80,10 @@ def products_many(
     server_row: npt.NDArray[np.int32],
     sketch: Sketch,
     *,
-    threads: int = 1,
+    workers: Workers | None = None,
 ) -> list[Words]:
-    """`products` of many pairs, in parallel over them (the kernels release the GIL)."""
-    if threads <= 1 or len(pairs) <= 1:
-        return [products(params, pair, server_row, sketch) for pair in pairs]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda pair: products(params, pair, server_row, sketch), pairs))
+    """`products` of many pairs, in parallel over them."""
+    return (workers or Workers(1)).map(lambda pair: products(params, pair, server_row, sketch), pairs)
 
 
 def kdc_check(params: SealedParameters, sent: Words, own: Words, keys: ClientKeys, lam: int) -> Verdict:
@@ -98,8 +95,7 @@ def kdc_check(params: SealedParameters, sent: Words, own: Words, keys: ClientKey
     if sent.shape != (2, NUM_PRODUCTS) or sent.dtype != field.dtype:
         raise DecodeError(f"products must be (2, {NUM_PRODUCTS}) words of {field.dtype}")
     field.check(sent, name="products", shape=(2, NUM_PRODUCTS))
-    plain = field.subtract(sent[0], own[0])  # <x, q>
-    tagged = field.subtract(sent[1], own[1])  # kappa <x, q> if nobody lied
+    plain, tagged = field.subtract(sent, own)  # <x, q>; kappa <x, q> if nobody lied
     refused = np.full(ROWS, np.nan)
     if not np.array_equal(tagged, field.multiply(plain, keys.kappa)):
         return Verdict(REASON_TAG, None, float("nan"), 0, refused)

@@ -54,9 +54,9 @@ class Sketch:
 def batch_seed(round_key: bytes, batch: int) -> bytes:
     """The sketch seed of batch number ``batch`` of a round.
 
-    The key center hands the round key to the server when the round opens and follows the batch numbers itself. The
-    server so chooses no seed (it could look for one under which a guessed update is refused), and a client knows
-    none before its upload is in.
+    The key center hands the round key to the server when the round opens and takes every batch number once, and none
+    beyond the number of clients. So the server has few seeds to choose from (among many it would find one under which
+    a guessed update is refused), and a client knows none before its upload is in.
     """
     return derive(round_key, USAGE_SEALED_SKETCH, "batch", batch)
 

@@ -17,8 +17,7 @@ from ebscfl.protocol.sealed.channel import open_sealed, public_key
 from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.words import to_wire
 from ebscfl.protocol.states import Step
-from ebscfl.sealed import SealedParameters, client_keys, encode, seal
-from ebscfl.sealed.guard import seal_blind
+from ebscfl.sealed import SealedParameters, client_keys, encode, seal, seal_blind
 
 
 def enrolment_context(run_id: bytes, client: int) -> bytes:

@@ -43,7 +43,7 @@ from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of, training_round
 from ebscfl.protocol.sealed.channel import seal_to
 from ebscfl.protocol.sealed.client import enrolment_context
 from ebscfl.protocol.sealed.history import ScoreMemory
-from ebscfl.protocol.sealed.pad_work import PadWork
+from ebscfl.protocol.sealed.pad_work import Claim, PadWork, Rows
 from ebscfl.protocol.sealed.store import Answer, KdcStore
 from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State, Step, step
@@ -60,8 +60,8 @@ from ebscfl.sealed import (
     check_server_row,
     client_keys,
     decide_slots,
+    guard_row,
     guard_scalar,
-    kdc_check,
     make_sketch,
     master_key,
     new_sum,
@@ -70,9 +70,7 @@ from ebscfl.sealed import (
     spent_epsilon,
 )
 from ebscfl.sealed import Answer as MaskedWeight
-from ebscfl.sealed.guard import guard_holds, guard_row
 from ebscfl.sealed.score import REASON_TAG, reweighed
-from ebscfl.sealed.sketch import ROWS
 
 REASON_BARRED = "barred"
 REASONS = {
@@ -81,7 +79,6 @@ REASONS = {
     "count": "its count is not one half",
     "norm": "its update is longer than one",
 }
-FALSE_GUARD = Verdict(REASON_TAG, None, float("nan"), 0, np.full(ROWS, np.nan))
 
 
 @dataclass(repr=False)
@@ -215,6 +212,10 @@ class SealedKdc(KdcRole):
             return self._caught(message.round_id, f"scores asked for round {message.round_id}, which is not open")
         if asked_before or message.batch in current.batches:
             return self._caught(current.round_id, "an upload was asked about twice with different products")
+        if message.batch >= len(current.clients):  # a batch holds a client: more numbers are for looking for a sketch
+            return self._caught(
+                current.round_id, f"batch {message.batch} of a round with {len(current.clients)} clients"
+            )
         if not wanted or not wanted <= current.members or len(wanted) != len(message.clients):
             return self._caught(current.round_id, f"scores asked for clients outside round {current.round_id} or twice")
         size = len(message.clients)
@@ -251,38 +252,32 @@ class SealedKdc(KdcRole):
         self, current: CurrentRound, batch: int, clients: Sequence[int], sent: Words, guards: Words
     ) -> list[Verdict]:
         """Verdicts; the accepted ones are added to P."""
-        params = self._params
-        verdicts: list[Verdict] = []
         seed = batch_seed(current.sketch_key, batch)
-        sketch, row = make_sketch(params, seed), guard_row(params, seed)
-        for part in self._work.groups(len(clients)):
-            keys = [self._keys(current.round_id, client) for client in clients[part]]
-            own = self._work.products(keys, current.row, sketch)
-            group = [
-                kdc_check(params, rows, mine, key, current.lam) if guard_holds(params, *guard, key) else FALSE_GUARD
-                for rows, mine, key, guard in zip(
-                    sent[part], own, keys, zip(guards[part], self._work.guards(keys, row), strict=True), strict=True
-                )
-            ]
-            if self._memory is None:
-                self._work.add_group(current.total, keys, [verdict.answer for verdict in group])
-            verdicts += group
-        return verdicts if self._memory is None else self._remember(self._memory, current, clients, verdicts)
+        sketch, row = make_sketch(self._params, seed), guard_row(self._params, seed)
+        keys = [self._keys(current.round_id, client) for client in clients]
+        claims = [Claim(*parts) for parts in zip(keys, sent, guards, strict=True)]
+        rows = Rows(current.row, sketch, row, current.lam)
+        if self._memory is None:
+            return self._work.judge(current.total, rows, claims)
+        return self._remember(self._memory, current, clients, keys, self._work.judge(None, rows, claims))
 
     def _remember(
-        self, memory: ScoreMemory, current: CurrentRound, clients: Sequence[int], verdicts: Sequence[Verdict]
+        self,
+        memory: ScoreMemory,
+        current: CurrentRound,
+        clients: Sequence[int],
+        keys: Sequence[ClientKeys],
+        verdicts: Sequence[Verdict],
     ) -> list[Verdict]:
         """The verdicts with the weights that the score history allows. All scores first, so pads are made twice."""
         counted = [i for i, verdict in enumerate(verdicts) if verdict.accepted]
-        members = [clients[i] for i in counted]
-        shares = memory.shares(training_round_of(current.round_id), members, [verdicts[i].score for i in counted])
+        number = training_round_of(current.round_id)
+        shares = memory.shares(number, [clients[i] for i in counted], [verdicts[i].score for i in counted])
         judged = list(verdicts)
-        for part in self._work.groups(len(counted)):
-            keys = [self._keys(current.round_id, client) for client in members[part]]
-            for i, share, key in zip(counted[part], shares[part], keys, strict=True):
-                judged[i] = reweighed(self._params, verdicts[i], key, current.lam, share)
-            answers = [judged[i].answer for i in counted[part]]
-            self._work.add(current.total, keys, [answer for answer in answers if answer is not None])
+        for i, share in zip(counted, shares, strict=True):
+            judged[i] = reweighed(self._params, verdicts[i], keys[i], current.lam, share)
+        answers = [(keys[i], answer) for i in counted if (answer := judged[i].answer) is not None]
+        self._work.add(current.total, [key for key, _ in answers], [answer for _, answer in answers])
         return judged
 
     def score_history(self) -> History:
@@ -360,9 +355,8 @@ class SealedKdc(KdcRole):
 
     def _recompute(self, round_id: int, answers: Sequence[Answer]) -> RunningSum:
         total = new_sum(self._params)
-        for part in self._work.groups(len(answers)):
-            keys = [self._keys(round_id, answer.client) for answer in answers[part]]
-            self._work.add(total, keys, [MaskedWeight(a.alpha, a.guard_alpha) for a in answers[part]])
+        keys = [self._keys(round_id, answer.client) for answer in answers]
+        self._work.add(total, keys, [MaskedWeight(a.alpha, a.guard_alpha) for a in answers])
         return total
 
     def _sum_of(self, current: CurrentRound, included: Sequence[int]) -> RunningSum:

@@ -1,29 +1,67 @@
-"""The heavy part of the key centre: pads, their products and their weighted sum, in a few buffers that are used again.
+"""The heavy part of the key centre: pads, their products, the verdict and the weighted sum P, in buffers used again.
 
-No state of the protocol is here. Clients are worked on in groups: the key streams and products of a group run on all
-threads (AES and the kernels release the GIL), then the group is folded into a sum in one pass.
+No state of the protocol is here. Every thread takes a few clients at a time through all steps, from key stream to
+verdict, while their pads stay near the core, and then adds them to P in one pass; threads meet only there. P is an
+exact sum, so the order in which they come does not show.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ebscfl.field import Words
-from ebscfl.sealed import Answer, ClientKeys, RunningSum, SealedParameters, Sketch, fold, pads, products
-from ebscfl.sealed.guard import blind_pads, guard_products
+from ebscfl.sealed import (
+    Answer,
+    ClientKeys,
+    RunningSum,
+    SealedParameters,
+    Sketch,
+    Verdict,
+    blind_pads,
+    fold,
+    guard_holds,
+    guard_products,
+    kdc_check,
+    pads,
+    products,
+    workers_for,
+)
+from ebscfl.sealed.score import REASON_TAG
+from ebscfl.sealed.sketch import ROWS
 
-GROUP_BYTES = 16 << 20
-"""Pads that are held at the same time, in all."""
+PAD_BYTES = 48 << 20
+"""Pads that are held at the same time, in all; one client's are always held, however large."""
 GROUP_CLIENTS = 4
-THREADED_WIDTH = 1 << 14
-"""Below so many words a thread costs more than it gives."""
-THREADS = max(1, min(8, os.cpu_count() or 1))
+"""Clients a thread adds to P in one pass: what the kernels can sum before they reduce."""
+
+FALSE_GUARD = Verdict(REASON_TAG, None, float("nan"), 0, np.full(ROWS, np.nan))
+
+
+class Rows(NamedTuple):
+    """What all uploads of a batch are multiplied with, and the round's secret lambda."""
+
+    server_row: npt.NDArray[np.int32]
+    sketch: Sketch
+    guard_row: Words
+    lam: int
+
+    def __repr__(self) -> str:
+        return "Rows(<redacted>)"
+
+
+class Claim(NamedTuple):
+    """What the server says about one upload, and the keys that it must fit."""
+
+    keys: ClientKeys
+    products: Words  # (2, 258)
+    guard: Words  # (2,)
 
 
 class PadWork:
@@ -31,65 +69,81 @@ class PadWork:
 
     def __init__(self, params: SealedParameters) -> None:
         self._params = params
-        self._threads = THREADS if params.width >= THREADED_WIDTH else 1
-        group = max(1, min(GROUP_CLIENTS, GROUP_BYTES // params.upload_bytes))
-        self._buffers = [params.field.zeros((2, params.width)) for _ in range(group)]
-        self._pool: ThreadPoolExecutor | None = None
+        self._workers = workers_for(params.width, PAD_BYTES // params.upload_bytes)
+        self._group = max(1, min(GROUP_CLIENTS, PAD_BYTES // (self._workers.threads * params.upload_bytes)))
+        # One group of buffers a thread, made with its first use: a run with few clients needs few.
+        self._buffers: list[Words] = []
+        self._free: SimpleQueue[list[Words]] = SimpleQueue()
+        for _ in range(self._workers.threads):
+            self._free.put([])
+        self._adding = Lock()
 
     def __repr__(self) -> str:
         return "PadWork(<redacted>)"
 
     @property
     def buffers(self) -> Sequence[Words]:
-        """The pads of the last group: secret."""
-        return self._buffers
+        """The pads of the last clients: secret."""
+        return tuple(self._buffers)
 
-    def groups(self, size: int) -> Iterator[slice]:
-        """Slices of at most one group over ``size`` clients."""
-        step = len(self._buffers)
-        return (slice(low, min(size, low + step)) for low in range(0, size, step))
+    def judge(self, total: RunningSum | None, rows: Rows, claims: Sequence[Claim]) -> list[Verdict]:
+        """Verdicts in the order of the claims; ``total`` (if any) += alpha r + b over those that are accepted."""
 
-    def guards(self, keys: Sequence[ClientKeys], row: Words) -> list[Words]:
-        """Products of the pads of the counts and of their second tags, for the group whose pads were made last."""
-        params = self._params
-        counts = (buffer[0, params.dim :: params.slot_size] for buffer in self._buffers)
-        return [
-            guard_products(params, count, one.guard_pad, blind_pads(params, one), row)
-            for count, one in zip(counts, keys, strict=False)
-        ]
+        def part(span: slice) -> list[Verdict]:
+            with self._borrowed(span) as buffers:
+                verdicts = [self._verdict(rows, *pair) for pair in zip(claims[span], buffers, strict=True)]
+                if total is not None:
+                    self._add(total, [claim.keys for claim in claims[span]], [v.answer for v in verdicts], buffers)
+            return verdicts
 
-    def products(self, keys: Sequence[ClientKeys], row: npt.NDArray[np.int32], sketch: Sketch) -> list[Words]:
-        """Products of the pads of one group; the pads stay in the buffers for `add_group`."""
-
-        def one(i: int) -> Words:
-            return products(self._params, pads(self._params, keys[i], self._buffers[i]), row, sketch)
-
-        return self._map(one, len(keys))
-
-    def add_group(self, total: RunningSum, keys: Sequence[ClientKeys], answers: Sequence[Answer | None]) -> None:
-        """total += alpha r + b over the group whose pads were made last, without those that got no answer."""
-        taken = [(i, answer) for i, answer in enumerate(answers) if answer is not None]
-        fold(
-            self._params,
-            total,
-            [answer for _, answer in taken],
-            [self._buffers[i] for i, _ in taken],
-            [keys[i].guard_pad for i, _ in taken],
-            threads=self._threads,
-        )
+        return [verdict for group in self._workers.map(part, self._spans(len(claims))) for verdict in group]
 
     def add(self, total: RunningSum, keys: Sequence[ClientKeys], answers: Sequence[Answer]) -> None:
-        """total += alpha r + b over any number of clients, pads made anew: what a restart does."""
-        for part in self.groups(len(keys)):
-            group = keys[part]
-            self._map(partial(self._fill, group), len(group))
-            self.add_group(total, group, answers[part])
+        """``total`` += alpha r + b for clients that were answered before: what a restart does."""
 
-    def _fill(self, keys: Sequence[ClientKeys], i: int) -> Words:
-        return pads(self._params, keys[i], self._buffers[i])
+        def part(span: slice) -> None:
+            with self._borrowed(span) as buffers:
+                for one, buffer in zip(keys[span], buffers, strict=True):
+                    pads(self._params, one, buffer)
+                self._add(total, keys[span], answers[span], buffers)
 
-    def _map(self, call: Callable[[int], Words], count: int) -> list[Words]:
-        if self._threads == 1 or count == 1:
-            return [call(i) for i in range(count)]
-        self._pool = self._pool or ThreadPoolExecutor(self._threads)
-        return list(self._pool.map(call, range(count)))
+        self._workers.map(part, self._spans(len(keys)))
+
+    def _spans(self, size: int) -> list[slice]:
+        """Slices over ``size`` clients: at most a group each, and fewer when threads would stand idle otherwise."""
+        step = max(1, min(self._group, -(-size // self._workers.threads)))
+        return [slice(low, min(size, low + step)) for low in range(0, size, step)]
+
+    @contextmanager
+    def _borrowed(self, span: slice) -> Iterator[list[Words]]:
+        """Buffers for the clients of ``span``, which no other thread uses meanwhile."""
+        own = self._free.get()
+        try:
+            while len(own) < span.stop - span.start:
+                own.append(self._params.field.zeros((2, self._params.width)))
+                self._buffers.append(own[-1])
+            yield own[: span.stop - span.start]
+        finally:
+            self._free.put(own)
+
+    def _verdict(self, rows: Rows, claim: Claim, buffer: Words) -> Verdict:
+        params, keys = self._params, claim.keys
+        own = products(params, pads(params, keys, buffer), rows.server_row, rows.sketch)
+        counts = buffer[0, params.dim :: params.slot_size]
+        guard = guard_products(params, counts, keys.guard_pad, blind_pads(params, keys), rows.guard_row)
+        if not guard_holds(params, claim.guard, guard, keys):
+            return FALSE_GUARD
+        return kdc_check(params, claim.products, own, keys, rows.lam)
+
+    def _add(
+        self, total: RunningSum, keys: Sequence[ClientKeys], answers: Sequence[Answer | None], buffers: Sequence[Words]
+    ) -> None:
+        taken = [(answer, buffers[i], keys[i].guard_pad) for i, answer in enumerate(answers) if answer is not None]
+        with self._adding:
+            fold(
+                self._params,
+                total,
+                [answer for answer, _, _ in taken],
+                [buffer for _, buffer, _ in taken],
+                [guard for _, _, guard in taken],
+            )

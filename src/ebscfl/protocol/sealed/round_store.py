@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ebscfl.errors import SequenceError
 from ebscfl.ids import SERVER
+from ebscfl.protocol.rounds import LARGEST_ROUND_ID
 from ebscfl.protocol.sealed.store import open_database, transaction
 
 SCHEMA_VERSION = 1
@@ -53,6 +54,8 @@ class RoundStore:
         """Use up ``round_id``; it must be newer than every earlier one, whose sum is let go."""
         with transaction(self._db):
             newest = self.newest()
+            if round_id > LARGEST_ROUND_ID:  # a peer may name any 64-bit number
+                raise SequenceError(f"round id {round_id} is out of range", culprits=(SERVER,))
             if round_id <= newest:
                 raise SequenceError(f"round {round_id} is not newer than round {newest}", culprits=(SERVER,))
             self._db.execute("DELETE FROM rounds")

@@ -9,7 +9,6 @@ again over the next one (`pending`); repeated and late answers are ignored.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,6 +41,8 @@ from ebscfl.sealed import (
     aggregates,
     batch_seed,
     fold,
+    guard_products,
+    guard_row,
     make_sketch,
     new_sum,
     open_counts,
@@ -49,14 +50,13 @@ from ebscfl.sealed import (
     quantize_server_updates,
     slot_weights,
     unseal,
+    workers_for,
 )
 from ebscfl.sealed import Release as ReleasedSum
-from ebscfl.sealed.guard import guard_products, guard_row
 
 BATCH_BYTES = 32 << 20
 """Uploads wait for their batch up to this size: one sketch and one exchange with the key centre serve them all."""
 BATCH_CLIENTS = 32
-THREADS = max(1, min(8, os.cpu_count() or 1))
 
 
 class Held(NamedTuple):
@@ -86,7 +86,9 @@ class SealedServer(ServerRole):
         self._store = store
         if store is not None:
             self.round_id = store.newest()
-        self._batch_size = max(1, min(BATCH_CLIENTS, BATCH_BYTES // params.upload_bytes))
+        fitting = max(1, min(BATCH_CLIENTS, BATCH_BYTES // params.upload_bytes))
+        self._batch_size = fitting if fitting < 4 else fitting // 4 * 4  # the kernels add uploads by fours
+        self._workers = workers_for(params.width)
         self._row: npt.NDArray[np.int32] | None = None
         self._committed = False
         self._sketch_key: bytes | None = None
@@ -148,7 +150,7 @@ class SealedServer(ServerRole):
         params, seed = self._params, batch_seed(self._sketch_key, self._batch)
         sketch, row = make_sketch(params, seed), guard_row(params, seed)
         pairs = [held.pair for held in self._held]
-        products = np.stack(products_many(params, pairs, self._row, sketch, threads=THREADS))
+        products = np.stack(products_many(params, pairs, self._row, sketch, workers=self._workers))
         clients = tuple(held.client for held in self._held)
         guards = np.stack([guard_products(params, _counts(params, h.pair), h.guard, h.blind, row) for h in self._held])
         request = ScoreRequest(self.round_id, self._batch, clients, to_wire(products), to_wire(guards))
@@ -180,7 +182,7 @@ class SealedServer(ServerRole):
             [Answer(int(row[0]), int(row[1])) for _, row in taken],
             [held.pair for held, _ in taken],
             [held.guard for held, _ in taken],
-            threads=THREADS,
+            workers=self._workers,
         )
         self.accepted |= {held.client for held, _ in taken}
         return []
