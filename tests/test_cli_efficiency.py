@@ -47,7 +47,7 @@ def test_reproduce_lists_everything_and_says_what_is_missing() -> None:
     listed = RUNNER.invoke(REPRODUCE, ["--list"], catch_exceptions=False).stdout
     assert len(listed.splitlines()) == len(ITEMS)
     assert "table-noniid" in listed
-    assert "not available yet" in listed
+    assert "nothing is measured" in listed
     rows = json.loads(RUNNER.invoke(REPRODUCE, ["--list", "--json"], catch_exceptions=False).stdout)["items"]
     assert [row["name"] for row in rows] == [item.name for item in ITEMS]
 

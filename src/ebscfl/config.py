@@ -65,6 +65,10 @@ class AttackSettings:
     claim: str = "clean"
     """Data an attacker chooses its cluster with. clean: it hides among clients of its own world; poisoned: it follows
     the protocol on its poisoned samples, which tend to fit the worst-trained model best."""
+    start_round: int = 1
+    """The first hostile round; later than 1: sleepers, honest before."""
+    period: int | None = None
+    """On-off attackers: so many hostile rounds, then as many honest ones, and so on; none: always hostile."""
     knowledge: str | None = None
     """full or partial for every attack that has the choice; none: each attack's published default."""
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -79,11 +83,20 @@ class AttackSettings:
             raise ConfigError(f"claim must be one of {', '.join(CLAIMS)}, not {self.claim!r}")
         if self.knowledge not in (None, "full", "partial"):
             raise ConfigError(f"knowledge must be full, partial or none, not {self.knowledge!r}")
+        for name in ("start_round", "period"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
         for name in self.options:
             if name not in ATTACKS:
                 raise ConfigError(
                     f"attack.{name}: unknown key or attack; {nearest(name, [*ATTACKS, 'fraction', 'placement'])}"
                 )
+
+    def hostile(self, round_id: int) -> bool:
+        """Whether the attackers attack in this round."""
+        since = round_id - self.start_round
+        return since >= 0 and (self.period is None or since // self.period % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -184,10 +197,23 @@ class RunConfig:
                 f"attack.fraction = {self.attack.fraction} of data.clients = {self.data.clients} is none; "
                 "raise it, or set attacks=[]"
             )
+        if "rfca-h" in self.methods:
+            self._check_history()
         for method in self.methods:
             check = ALGORITHMS[method].check
             if check:
                 check(self.server, self.data.clients, self.faulty)
+
+    def _check_history(self) -> None:
+        """Who can keep a score history: the rule itself, and the key center of `sealed`."""
+        if self.protocol not in ("direct", "sealed"):
+            raise ConfigError(
+                f"methods: rfca-h needs protocol=direct or sealed: nobody in {self.protocol!r} sees scores over rounds"
+            )
+        if self.protocol == "sealed" and self.server.history_scope == "cluster":
+            raise ConfigError(
+                "server.history_scope: the key center of sealed does not know clusters; use all, or protocol=direct"
+            )
 
     @property
     def num_attackers(self) -> int:

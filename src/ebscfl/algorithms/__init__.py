@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebscfl.algorithms import fedavg, fltrust, ifca, rfca, robust
+from ebscfl.algorithms import fedavg, fltrust, ifca, rfca, rfca_history, robust
 from ebscfl.algorithms.environment import (
     Adversary,
     Algorithm,
@@ -26,6 +26,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         fltrust.ALGORITHM,
         ifca.ALGORITHM,
         rfca.ALGORITHM,
+        rfca_history.ALGORITHM,
     )
 }
 """Every method a run can name."""

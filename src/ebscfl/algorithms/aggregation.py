@@ -18,7 +18,8 @@ from torch import Tensor
 from ebscfl.arrays import as_tensor
 from ebscfl.errors import RoundAborted
 from ebscfl.rng import USAGE_ROLE, derive, numpy_generator
-from ebscfl.rules.rfca import rfca
+from ebscfl.rules.rfca import rfca, rfca_weighted
+from ebscfl.rules.score_history import History, HistorySettings, advance, history_to_json
 
 if TYPE_CHECKING:
     from ebscfl.protocol import Session
@@ -32,33 +33,80 @@ SET_UP_MESSAGES = frozenset({"EnrolRequest", "Enrolment", "ClientKeyPackage", "S
 
 
 @dataclass(frozen=True, eq=False)
+class Memory:
+    """The score histories an aggregation may judge by (RFCA-H): one for all clients, or one per cluster."""
+
+    settings: HistorySettings
+    histories: tuple[History, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class ClusteredOutcome:
     """Result of one clustered aggregation; ``aggregates`` are not yet scaled by the root updates' norms."""
 
     aggregates: Tensor  # (m, d)
-    weights: Tensor  # (n,) ReLU of the cosine
+    weights: Tensor  # (n,) ReLU of the cosine, times what the score history says of the client
     scores: Tensor  # (n,) the cosine
     cluster_weight: Tensor  # (m,) sum of weights
     events: tuple[str, ...] = ()
     bytes: Mapping[str, int] | None = None
     role_seconds: Mapping[str, float] | None = None
     privacy: Mapping[str, float] | None = None
+    histories: tuple[History, ...] = ()  # after this round
 
 
 Aggregator = Callable[..., ClusteredOutcome]
-"""(updates, clusters, server_updates, *, clients, normalize, round_id) -> outcome; row i belongs to ``clients[i]``."""
+"""(updates, clusters, server_updates, *, clients, normalize, round_id, memory) -> outcome; row i belongs to
+``clients[i]``."""
 
 
 def aggregate_directly(
-    updates: Tensor, clusters: Tensor, server_updates: Tensor, *, clients: Tensor, normalize: str, round_id: int
+    updates: Tensor,
+    clusters: Tensor,
+    server_updates: Tensor,
+    *,
+    clients: Tensor,
+    normalize: str,
+    round_id: int,
+    memory: Memory | None = None,
 ) -> ClusteredOutcome:
     """Weigh (k, d) updates by their trust and sum them per cluster, in the clear."""
     result = rfca(updates, clusters=clusters, server_updates=server_updates, normalize=normalize)
+    histories: tuple[History, ...] = ()
+    if memory is not None:
+        scores = as_tensor(result.scores, name="scores", ndim=1).double()
+        # A zero update has no direction to judge; its sender is absent this round.
+        present = torch.linalg.vector_norm(updates, dim=1) > 0
+        trust, histories = judge(memory, clients, clusters, scores, present)
+        result = rfca_weighted(
+            updates,
+            clusters=clusters,
+            weights=trust,
+            scores=scores,
+            num_clusters=server_updates.shape[0],
+            normalize=normalize,
+        )
     aggregates, weights, scores, cluster_weight = (
         as_tensor(part, name="result", ndim=part.ndim)
         for part in (result.aggregates, result.weights, result.scores, result.cluster_weight)
     )
-    return ClusteredOutcome(aggregates, weights, scores, cluster_weight)
+    return ClusteredOutcome(aggregates, weights, scores, cluster_weight, histories=histories)
+
+
+def judge(
+    memory: Memory, clients: Tensor, clusters: Tensor, scores: Tensor, present: Tensor
+) -> tuple[Tensor, tuple[History, ...]]:
+    """(k,) trust weights of one round from its (k,) scores, and the histories after it."""
+    weights = torch.zeros(len(clients), dtype=torch.float64)
+    ids, cosine = clients.cpu(), scores.cpu().clamp(-1.0, 1.0)
+    claimed, here = clusters.cpu(), present.cpu()
+    histories = list(memory.histories)
+    for k, history in enumerate(memory.histories):
+        compared = here & (claimed == k) if len(histories) > 1 else here
+        if bool(compared.any()):
+            histories[k], verdict = advance(history, ids[compared].numpy(), cosine[compared].numpy(), memory.settings)
+            weights[compared] = torch.from_numpy(verdict.weights)
+    return weights.to(scores.device), tuple(histories)
 
 
 def normalization(protocol: str, asked: str) -> str:
@@ -86,17 +134,21 @@ class ProtocolAggregator:
         clients: Tensor,
         normalize: str,
         round_id: int,
+        memory: Memory | None = None,
     ) -> ClusteredOutcome:
-        """Play one round through the roles. A zero update cannot be scaled to length one: its client stays silent."""
+        """Play one round through the roles. A zero update cannot be scaled to length one: its client stays silent.
+
+        With ``memory`` the key center judges by its own history, which begins with the one given.
+        """
         direct = aggregate_directly(
-            updates, clusters, server_updates, clients=clients, normalize=normalize, round_id=round_id
+            updates, clusters, server_updates, clients=clients, normalize=normalize, round_id=round_id, memory=memory
         )
         events: list[str] = []
         present = torch.linalg.vector_norm(updates, dim=1) > 0
         if not bool(present.all()):
             zero = [int(i) for i in clients[~present]]
             events.append(f"zero updates of clients {zero} are not sent")
-        session = self._open(updates, server_updates, normalize)
+        session = self._open(updates, server_updates, normalize, memory)
         rows = np.zeros((self._num_clients, updates.shape[1]), dtype=updates.cpu().numpy().dtype)
         claimed = [0] * self._num_clients
         taking_part = [int(i) for i in clients[present]]
@@ -114,7 +166,12 @@ class ProtocolAggregator:
         except RoundAborted as error:
             nothing = torch.zeros_like(direct.aggregates)
             return ClusteredOutcome(
-                nothing, direct.weights * 0, direct.scores, direct.cluster_weight * 0, (*events, f"no step: {error}")
+                nothing,
+                direct.weights * 0,
+                direct.scores,
+                direct.cluster_weight * 0,
+                (*events, f"no step: {error}"),
+                histories=self._histories(session, memory),
             )
         events += [f"{who}: {why}" for who, why in sorted(result.culprits.items())]
         if result.restarts:
@@ -132,9 +189,20 @@ class ProtocolAggregator:
             {"epsilon": spent - before, "epsilon_total": spent, "delta": float(self._options["delta"])}
             if spent
             else None,
+            self._histories(session, memory),
         )
 
-    def _open(self, updates: Tensor, server_updates: Tensor, normalize: str) -> Session:
+    @staticmethod
+    def _histories(session: Session, memory: Memory | None) -> tuple[History, ...]:
+        """What the key center remembers: the simulator keeps it so that a resumed run goes on with the same."""
+        if memory is None:
+            return ()
+        from ebscfl.protocol.sealed.kdc import SealedKdc
+
+        assert isinstance(session.kdc, SealedKdc)
+        return (session.kdc.score_history(),)
+
+    def _open(self, updates: Tensor, server_updates: Tensor, normalize: str, memory: Memory | None) -> Session:
         from ebscfl.protocol import Session  # numba and cryptography only where a protocol is asked for
 
         if self._session is None:
@@ -145,7 +213,7 @@ class ProtocolAggregator:
                 dim=updates.shape[1],
                 root=self._root,
                 normalize=normalize,
-                options=self._options,
+                options=self._options | _memory_options(memory),
                 keep_transcript=False,
             )
         return self._session
@@ -161,6 +229,13 @@ class ProtocolAggregator:
                 rows.shape[1], dtype=rows.dtype
             )
         return rows
+
+
+def _memory_options(memory: Memory | None) -> dict[str, Any]:
+    if memory is None:
+        return {}
+    (history,) = memory.histories  # one per cluster is refused by the config: nobody here may know the clusters
+    return {"history": True, "history_settings": memory.settings, "history_start": history_to_json(history)}
 
 
 def make_aggregator(

@@ -22,6 +22,7 @@ from ebscfl.learning.federation import FederatedData
 from ebscfl.learning.local import LocalSettings, cluster_losses, draw_batches, local_updates
 from ebscfl.learning.models import FlatModel
 from ebscfl.rng import USAGE_BATCHES, USAGE_ROOT_BATCHES
+from ebscfl.rules.score_history import History
 
 PHASES = ("train", "cluster", "attack", "aggregate", "evaluate")
 
@@ -96,6 +97,18 @@ class ServerState:
 
     models: Tensor  # (m, d); m = 1 for methods with one global model
     server_updates: Tensor | None = None  # (m, d) root updates in force
+    choices: Tensor | None = None  # (n,) the cluster each client trained last; -1: none yet (hysteresis only)
+    histories: tuple[History, ...] = ()  # RFCA-H: one for all clients, or one per cluster
+
+    def to(self, device: torch.device) -> ServerState:
+        """The same state with its tensors on ``device``."""
+        updates, choices = self.server_updates, self.choices
+        return ServerState(
+            self.models.to(device),
+            None if updates is None else updates.to(device),
+            None if choices is None else choices.to(device),
+            self.histories,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,18 +166,40 @@ def client_batches(env: Environment, round_id: int, data: FederatedData | None =
     return draw_batches(rows, env.local.steps, env.local.batch_size, env.root, USAGE_BATCHES, round_id)
 
 
-def choose_clusters(env: Environment, models: Tensor, round_id: int) -> Tensor:
-    """(n,) index of the model with the lowest loss on each client's batches of the round (Algorithm 1, line 2)."""
+def choose_clusters(env: Environment, models: Tensor, round_id: int, last: Tensor | None = None) -> Tensor:
+    """(n,) index of the model with the lowest loss on each client's batches of the round (Algorithm 1, line 2).
+
+    With ``server.hysteresis`` a client stays with its ``last`` choice (n,) unless the best is better by that share.
+    """
     if models.shape[0] == 1:
         return torch.zeros(env.num_clients, dtype=torch.int64, device=models.device)
     data = env.choice_data or env.data
-    return cluster_losses(env.model, models, data, client_batches(env, round_id, data), env.local).argmin(dim=1)
+    losses = cluster_losses(env.model, models, data, client_batches(env, round_id, data), env.local)
+    best = losses.argmin(dim=1)
+    if last is None or env.server.hysteresis == 0:
+        return best
+    lowest, stay = losses.gather(1, best[:, None])[:, 0], losses.gather(1, last.clamp(min=0)[:, None])[:, 0]
+    leaves = (last < 0) | (lowest < (1 - env.server.hysteresis) * stay)
+    return torch.where(leaves, best, last)
+
+
+def remembered(env: Environment, clusters: Tensor) -> Tensor | None:
+    """What the state keeps of the choices: nothing, unless hysteresis asks for them."""
+    return clusters if env.server.hysteresis > 0 else None
+
+
+def fill_empty(env: Environment, models: Tensor, clusters: Tensor, moved: Tensor) -> Tensor:
+    """``models`` (m, d) where clusters that did not move (m,) ``follow`` the one most clients chose, if they may."""
+    if env.server.empty_cluster == "keep" or bool(moved.all()) or not bool(moved.any()):
+        return models
+    counts = torch.bincount(clusters, minlength=models.shape[0]).masked_fill(~moved, -1)
+    return torch.where(moved[:, None], models, models[counts.argmax()])
 
 
 def collect(env: Environment, state: ServerState, round_id: int, clock: Stopwatch) -> tuple[Tensor, Uploads]:
     """The clients' half of a round: choose a model, train it, upload. Returns ((n,) clusters, uploads)."""
     with clock.phase("cluster"):
-        clusters = choose_clusters(env, state.models, round_id)
+        clusters = choose_clusters(env, state.models, round_id, state.choices)
     with clock.phase("train"):
         batches = client_batches(env, round_id)
         updates = local_updates(env.model, state.models[clusters], env.data, batches, env.local)

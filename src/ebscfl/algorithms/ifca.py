@@ -12,6 +12,8 @@ from ebscfl.algorithms.environment import (
     Stopwatch,
     admit,
     collect,
+    fill_empty,
+    remembered,
     shares,
 )
 from ebscfl.algorithms.initialization import cluster_models
@@ -39,11 +41,12 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
             step = sums / counts.clamp(min=1)[:, None]
         else:
             step = sums / env.num_clients
-        models = state.models + env.server.eta * step
+        models = fill_empty(env, state.models + env.server.eta * step, clusters, counts > 0)
     weights = shares(torch.ones(len(kept)), kept, env.num_clients)
     if len(kept) == 0:
         events = (*events, "no usable update: no step this round")
-    return ServerState(models), RoundReport(tuple(clusters.tolist()), weights, clock.seconds, events=events)
+    report = RoundReport(tuple(clusters.tolist()), weights, clock.seconds, events=events)
+    return ServerState(models, choices=remembered(env, clusters)), report
 
 
 ALGORITHM = Algorithm("ifca", init, round, clustered=True)

@@ -7,9 +7,12 @@ all), and the loop over root parts runs over all n parts (its printed bound m is
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from ebscfl.algorithms.aggregation import Memory
 from ebscfl.algorithms.environment import (
     Algorithm,
     Environment,
@@ -18,6 +21,8 @@ from ebscfl.algorithms.environment import (
     Stopwatch,
     admit,
     collect,
+    fill_empty,
+    remembered,
     root_batches,
     root_settings,
     shares,
@@ -29,7 +34,7 @@ from ebscfl.learning.local import cluster_losses, local_updates
 def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round_id: int) -> Tensor:
     """(m, d) root updates g_0^j: every root part trains the model it likes best (Algorithm 2, lines 3-9).
 
-    A cluster no part chose keeps the row of ``last``.
+    A cluster no part chose keeps the row of ``last``, or gets none where ``unsupported`` is "distrust".
     """
     settings = root_settings(env)
     batches = root_batches(env, env.data.root_rows, round_id)
@@ -43,7 +48,13 @@ def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round
         fresh = total * (models.shape[0] / len(env.data.root_rows))
     else:
         fresh = total / counts.clamp(min=1)[:, None]
-    return torch.where((counts > 0)[:, None], fresh, last)
+    if env.server.root_momentum > 0:
+        # The first root update of a cluster has nothing to be mixed with.
+        begun = last.any(dim=1, keepdim=True)
+        mixed = env.server.root_momentum * last + (1 - env.server.root_momentum) * fresh
+        fresh = torch.where(begun, mixed, fresh)
+    otherwise = last if env.server.unsupported == "keep" else torch.zeros_like(last)
+    return torch.where((counts > 0)[:, None], fresh, otherwise)
 
 
 def init(env: Environment) -> ServerState:
@@ -63,7 +74,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
     if env.server.root_updates == "each-round":
         with clock.phase("train"):
             fresh = clustered_root_updates(env, state.models, state.server_updates, round_id)
-        state = ServerState(state.models, fresh)
+        state = replace(state, server_updates=fresh)
     server_updates = state.server_updates
     assert server_updates is not None
     # Clients: choose a cluster, train its model, send (s_i, g_i).
@@ -81,15 +92,18 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
             clients=kept,
             normalize=env.server.normalize,
             round_id=round_id,
+            memory=Memory(env.server.history, state.histories) if state.histories else None,
         )
         # theta_j <- theta_j + eta * ||g_0^j|| * aggregate_j; a cluster without trusted members gets a zero aggregate.
         lengths = torch.linalg.vector_norm(server_updates, dim=1, keepdim=True)
-        models = state.models + env.server.eta * lengths * outcome.aggregates
+        moved = outcome.cluster_weight > 0
+        models = fill_empty(env, state.models + env.server.eta * lengths * outcome.aggregates, clusters, moved)
     scores = torch.zeros(env.num_clients, dtype=torch.float64)
     scores[kept.cpu()] = outcome.scores.cpu().double()
     if float(outcome.cluster_weight.sum()) <= 0:
         events = (*events, "all trust weights are zero: no step this round")
-    return ServerState(models, server_updates), RoundReport(
+    after = ServerState(models, server_updates, remembered(env, clusters), outcome.histories)
+    return after, RoundReport(
         report.clusters,
         shares(outcome.weights, kept, env.num_clients),
         clock.seconds,

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ebscfl.errors import ConfigError
+from ebscfl.rules.score_history import HistorySettings
 
 CLUSTER_INITS = ("root", "independent", "covering")
 NORMALIZATIONS = ("cluster", "global")
 ROOT_UPDATES = ("each-round", "fixed")
 ROOT_SCALES = ("paper", "mean")
 AVERAGINGS = ("model", "gradient")
+UNSUPPORTED = ("keep", "distrust")
+EMPTY_CLUSTERS = ("keep", "follow")
+HISTORY_SCOPES = ("all", "cluster")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,25 @@ class ServerSettings:
     """Learning rate of a root update; none: that of [local]."""
     root_batch: int | None = None
     """Batch size of a root update; none: that of [local]."""
+    root_momentum: float = 0.0
+    """RFCA: root update = this much of the last one + the rest of the fresh one: less noise, more delay."""
+    unsupported: str = "keep"
+    """RFCA, a cluster that no clean root part chooses: it may "keep" its last root update, or everybody in it is
+    "distrust"ed. Attackers on poisoned data tend to settle in a cluster of their own."""
+    empty_cluster: str = "keep"
+    """Clustered methods, a cluster that moved by nobody's update: it may "keep" its model, or "follow": take that of
+    the cluster with most members. Data that support fewer clusters than m then end with copies instead of leftovers."""
+    hysteresis: float = 0.0
+    """Clustered methods: a client leaves its last cluster only for a loss lower by more than this share."""
+    history_decay: float = 0.9
+    """RFCA-H: weight of the past in a client's average score; 0.9 remembers about ten rounds."""
+    history_recovery: float = 0.1
+    """RFCA-H: how fast a standing climbs back to the average; 1 forgets bad phases as fast as good ones."""
+    history_warmup: int = 3
+    """RFCA-H: rounds a client counts as a newcomer."""
+    history_scope: str = "all"
+    """RFCA-H: compare "all" clients of a round with one another, or keep one history per "cluster" (direct only: the
+    key center of `sealed` never learns who is in which)."""
     faulty: int | None = None
     """Attackers that Krum, Multi-Krum and the trimmed mean are set up for; none: attack.fraction * clients."""
     select: int | None = None
@@ -54,6 +77,9 @@ class ServerSettings:
             "root_updates": ROOT_UPDATES,
             "root_scale": ROOT_SCALES,
             "averaging": AVERAGINGS,
+            "unsupported": UNSUPPORTED,
+            "empty_cluster": EMPTY_CLUSTERS,
+            "history_scope": HISTORY_SCOPES,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -64,7 +90,19 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.faulty is not None and self.faulty < 0:
             raise ConfigError(f"faulty must not be negative, not {self.faulty}")
+        for name in ("root_momentum", "hysteresis"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must lie in 0..1 (1 excluded), not {getattr(self, name)}")
         for name in ("eta", "root_lr"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name} must be a positive number, not {value}")
+        try:
+            _ = self.history
+        except ConfigError as error:
+            raise ConfigError(f"history_{error}") from None
+
+    @property
+    def history(self) -> HistorySettings:
+        """The settings of the score history; what is not named here keeps its measured default."""
+        return HistorySettings(decay=self.history_decay, recovery=self.history_recovery, warmup=self.history_warmup)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import DataError, UsageError
-from ebscfl.learning import formats, sources
+from ebscfl.learning import formats, packed, sources
 from ebscfl.learning.registry import QMNIST_LABELS, SOURCES, WRITERS, Shape, Source
 
 Images = npt.NDArray[np.uint8]
@@ -81,7 +81,8 @@ class _Arrays:
 
 
 def load_dataset(name: str, data_dir: Path | None = None, *, registry: Mapping[str, Source] = SOURCES) -> Dataset:
-    """The data set called ``name``: mnist-mini (embedded), mnist, fashion-mnist, cifar10 or cifar100 (fine labels).
+    """The data set called ``name``: mnist-mini (embedded), mnist, fashion-mnist, cifar10 or cifar100 (fine labels), or
+    one of `packed.NAMES`.
 
     Raises:
         UsageError: no such data set.
@@ -89,6 +90,11 @@ def load_dataset(name: str, data_dir: Path | None = None, *, registry: Mapping[s
     """
     if name == sources.EMBEDDED:
         return _checked(name, _read_mini(embedded_bytes()), _MINI_SHAPE, f"the embedded {MINI_FILE}")
+    if name in packed.NAMES:
+        original = name.removesuffix(packed.SUFFIX)
+        path = packed.find_packed(name, sources.search_folders(original, data_dir))
+        x_train, y_train, x_test, y_test = packed.unpack(path)
+        return _checked(name, _Arrays(x_train, y_train, x_test, y_test), registry[original].shape, str(path))
     paths = sources.locate(name, data_dir, registry)
     where = str(next(iter(paths.values())).parent)
     return _checked(name, _read(name, paths), registry[name].shape, where)

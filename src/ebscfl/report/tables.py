@@ -17,6 +17,7 @@ METHOD_NAMES = {
     "ifca": "IFCA",
     "fltrust": "FLTrust",
     "rfca": "RFCA",
+    "rfca-h": "RFCA-H",
     "median": "Median",
     "trimmed-mean": "Trimmed mean",
     "krum": "Krum",

@@ -8,7 +8,7 @@ changed a product by e without knowing kappa is caught, except with probability 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -107,9 +107,19 @@ def kdc_check(params: SealedParameters, sent: Words, own: Words, keys: ClientKey
     if not norm_accepted(norms):
         return Verdict(REASON_NORM, None, score, 0, norms)
     rho = trust_weight(params, int(values[0]))
-    p = field.modulus
-    answer = Answer((rho - keys.kappa) % p, (lam * rho - keys.guard_kappa) % p)
-    return Verdict("", answer, score, rho, norms)
+    return Verdict("", masked(params, keys, lam, rho), score, rho, norms)
+
+
+def masked(params: SealedParameters, keys: ClientKeys, lam: int, rho: int) -> Answer:
+    """The answer that lets the server weigh an upload by ``rho`` without learning it."""
+    p = params.field.modulus
+    return Answer((rho - keys.kappa) % p, (lam * rho - keys.guard_kappa) % p)
+
+
+def reweighed(params: SealedParameters, verdict: Verdict, keys: ClientKeys, lam: int, share: float) -> Verdict:
+    """An accepted verdict with ``share`` (0..1) of its weight: what a score history makes of it."""
+    rho = round(verdict.weight * min(max(share, 0.0), 1.0))
+    return replace(verdict, answer=masked(params, keys, lam, rho), weight=rho)
 
 
 def trust_weight(params: SealedParameters, raw_score: int) -> int:

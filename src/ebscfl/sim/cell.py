@@ -53,6 +53,11 @@ class Cell:
     attackers: tuple[int, ...]
     honest: tuple[int, ...]
     backdoor: Backdoor | None
+    asleep: Environment | None = None  # the same surroundings with the attackers behaving, for the rounds they do
+
+    def env_of(self, config: RunConfig, round_id: int) -> Environment:
+        """What holds in a round: sleepers and on-off attackers train and upload honestly while they are not hostile."""
+        return self.env if self.asleep is None or config.attack.hostile(round_id) else self.asleep
 
 
 def build_world(config: RunConfig, data_dir: Path | None = None) -> World:
@@ -110,12 +115,12 @@ def build_cell(world: World, method: str, attack: str) -> Cell:
         ),
     )
     attackers: tuple[int, ...] = ()
-    backdoor = None
+    backdoor, asleep = None, None
     if attack != NO_ATTACK:
-        attackers = world.attackers
+        attackers, asleep = world.attackers, env
         env, backdoor = _attacked(world, env, attack)
     honest = tuple(i for i in range(env.num_clients) if i not in attackers)
-    return Cell(method, attack, ALGORITHMS[method], env, attackers, honest, backdoor)
+    return Cell(method, attack, ALGORITHMS[method], env, attackers, honest, backdoor, asleep)
 
 
 def _attacked(world: World, env: Environment, attack: str) -> tuple[Environment, Backdoor | None]:
@@ -153,7 +158,7 @@ def play_cell(cell: Cell, config: RunConfig, run_dir: Path, journal: Journal, pr
         if done.round_id == 0:
             journal.append(_first_line(cell, done.state))
         for round_id in range(done.round_id + 1, config.rounds + 1):
-            state, report = cell.algorithm.round(cell.env, done.state, round_id)
+            state, report = cell.algorithm.round(cell.env_of(config, round_id), done.state, round_id)
             line = _round_line(cell, config, state, round_id, report)
             journal.append(line)
             done = Checkpoint(cell.method, cell.attack, round_id, state)
@@ -185,16 +190,13 @@ def _restore(cell: Cell, run_dir: Path, digest: str, journal: Journal) -> Checkp
     journal.keep(wanted)
     if found is None:
         return Checkpoint(cell.method, cell.attack, 0, cell.algorithm.init(cell.env))
-    device = cell.env.device
-    updates = found.state.server_updates
-    state = ServerState(found.state.models.to(device), None if updates is None else updates.to(device))
-    return Checkpoint(cell.method, cell.attack, reached, state)
+    return Checkpoint(cell.method, cell.attack, reached, found.state.to(cell.env.device))
 
 
 def _first_line(cell: Cell, state: ServerState) -> Line:
     """Round 0: the models before any training."""
     started = time.perf_counter()
-    result = evaluate(cell.env, state.models, cell.honest, 0, cell.backdoor)
+    result = evaluate(cell.env, state.models, cell.honest, 0, cell.backdoor, state.choices)
     seconds = {**dict.fromkeys(PHASES, 0.0), "evaluate": time.perf_counter() - started}
     report = RoundReport(result.choices, (0.0,) * cell.env.num_clients, seconds)
     line = _line(cell, 0, report, result)
@@ -206,7 +208,7 @@ def _round_line(cell: Cell, config: RunConfig, state: ServerState, round_id: int
     result = None
     if round_id % config.eval_every == 0 or round_id == config.rounds:
         started = time.perf_counter()
-        result = evaluate(cell.env, state.models, cell.honest, round_id, cell.backdoor)
+        result = evaluate(cell.env, state.models, cell.honest, round_id, cell.backdoor, state.choices)
         report.seconds["evaluate"] += time.perf_counter() - started
     return _line(cell, round_id, report, result)
 
@@ -235,7 +237,7 @@ def _line(cell: Cell, round_id: int, report: RoundReport, result: Evaluation | N
 
 
 def _last_line(cell: Cell, config: RunConfig, state: ServerState, rounds: list[Line], seconds: float) -> Line:
-    result = evaluate(cell.env, state.models, cell.honest, config.rounds, cell.backdoor)
+    result = evaluate(cell.env, state.models, cell.honest, config.rounds, cell.backdoor, state.choices)
     curve = metrics.accuracies(rounds, config.evaluation)
     return {
         "kind": "cell",

@@ -20,8 +20,9 @@ import torch
 
 from ebscfl.algorithms import ServerState
 from ebscfl.errors import CheckpointError
+from ebscfl.rules.score_history import History, history_from_json, history_to_json
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,12 @@ def save_checkpoint(run_dir: Path, digest: str, checkpoint: Checkpoint) -> Path:
     arrays = {"models": checkpoint.state.models.cpu().numpy()}
     if checkpoint.state.server_updates is not None:
         arrays["server_updates"] = checkpoint.state.server_updates.cpu().numpy()
+    if checkpoint.state.choices is not None:
+        arrays["choices"] = checkpoint.state.choices.cpu().numpy()
+    for k, history in enumerate(checkpoint.state.histories):
+        for name, values in history_to_json(history).items():
+            dtype = np.int64 if name in ("clients", "seen") else np.float64
+            arrays[f"history-{k}-{name}"] = np.asarray(values, dtype=dtype)
     header = {
         "schema": SCHEMA,
         "config": digest,
@@ -99,9 +106,24 @@ def load_checkpoint(run_dir: Path, digest: str, method: str, attack: str) -> Che
         raise CheckpointError(
             f"{path} belongs to another run or configuration: resume with the config.toml it came from"
         )
-    updates = arrays.get("server_updates")
-    state = ServerState(models, None if updates is None else torch.from_numpy(updates))
+    updates, choices = arrays.get("server_updates"), arrays.get("choices")
+    state = ServerState(
+        models,
+        None if updates is None else torch.from_numpy(updates),
+        None if choices is None else torch.from_numpy(choices),
+        _histories(arrays),
+    )
     return Checkpoint(method, attack, round_id, state)
+
+
+def _histories(arrays: dict[str, npt.NDArray[np.generic]]) -> tuple[History, ...]:
+    """The score histories, in order."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for name, values in arrays.items():
+        if name.startswith("history-"):
+            _, number, field = name.split("-")
+            found.setdefault(int(number), {})[field] = values.tolist()
+    return tuple(history_from_json(found[k]) for k in sorted(found))
 
 
 def _checksum(arrays: dict[str, npt.NDArray[np.generic]]) -> str:

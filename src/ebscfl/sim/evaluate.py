@@ -51,14 +51,20 @@ def triggered(data: FederatedData, target: int) -> Backdoor:
 
 
 def evaluate(
-    env: Environment, models: Tensor, honest: Sequence[int], round_id: int, backdoor: Backdoor | None = None
+    env: Environment,
+    models: Tensor,
+    honest: Sequence[int],
+    round_id: int,
+    backdoor: Backdoor | None = None,
+    last: Tensor | None = None,
 ) -> Evaluation:
     """Accuracies of the (m, d) ``models`` after round ``round_id``.
 
-    Every client is given the model it would train in the next round, chosen on that round's batches.
+    Every client is given the model it would train in the next round, chosen on that round's batches (and with regard to
+    its ``last`` choice, where there is hysteresis).
     """
     members = torch.tensor(list(honest), device=env.device)
-    choices = choose_clusters(env, models, round_id + 1)  # (n,)
+    choices = choose_clusters(env, models, round_id + 1, last)  # (n,)
     chosen = choices[members]  # (h,)
     domains = env.data.client_domain[members]  # (h,)
     counts = confusion_counts(env.model, models, env.data, env.local)  # (m, R, true, predicted)

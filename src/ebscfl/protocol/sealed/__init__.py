@@ -6,6 +6,8 @@ Options:
 ``tolerated``        clients whose tags may fail before the server itself is taken for the liar; default quorum - 1
 ``min_slot_weight``  trust weight under which a cluster's slot stays closed
 ``epsilon, delta, dp_rounds``  differential privacy: the budget of the whole run and its number of releases
+``history``          true: weigh clients by their scores over all rounds (RFCA-H), kept in the key centre's store;
+                     ``history_settings`` (`HistorySettings`) and ``history_start`` (an earlier history, as JSON)
 ``store``            where the key centre keeps its state: a path (SQLite) or a `KdcStore`; in memory by default
 ``server_store``     where the server keeps what it must: a path (SQLite); nothing by default
 ``client_store``     a directory with one such file a client; nothing by default
@@ -20,6 +22,7 @@ from ebscfl import rng
 from ebscfl.errors import ConfigError
 from ebscfl.protocol.roles import ClientRole, KdcRole, ServerRole, Setup
 from ebscfl.protocol.sealed.client import SealedClient
+from ebscfl.protocol.sealed.history import score_memory
 from ebscfl.protocol.sealed.kdc import SealedKdc
 from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.server import SealedServer
@@ -29,6 +32,7 @@ from ebscfl.sealed import NoiseSettings, SealedParameters, calibrate, plan
 OPTIONS = (
     *("field", "quorum", "tolerated", "min_slot_weight"),
     *("epsilon", "delta", "dp_rounds"),
+    *("history", "history_settings", "history_start"),
     *("store", "server_store", "client_store"),
 )
 
@@ -89,13 +93,15 @@ def _round_store(path: Path | str | None) -> RoundStore | None:
 def make_roles(setup: Setup, root: bytes) -> tuple[KdcRole, ServerRole, Sequence[ClientRole]]:
     """Key centre, server and clients; each secret is derived from its holder's own root."""
     params = parameters(setup)
+    store = kdc_store(setup)
     kdc = SealedKdc(
         setup,
         params,
         root=rng.derive(root, rng.USAGE_ROLE, "kdc"),
-        store=kdc_store(setup),
+        store=store,
         noise=noise_settings(setup),
         tolerated=tolerated_failures(setup, params),
+        memory=score_memory(setup, store),
     )
     folder = setup.option("client_store", None)
     clients = [

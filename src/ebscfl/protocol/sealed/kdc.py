@@ -42,10 +42,12 @@ from ebscfl.protocol.roles import KdcRole, Outgoing, Setup
 from ebscfl.protocol.rounds import LARGEST_ROUND_ID, round_id_of, training_round_of
 from ebscfl.protocol.sealed.channel import seal_to
 from ebscfl.protocol.sealed.client import enrolment_context
+from ebscfl.protocol.sealed.history import ScoreMemory
 from ebscfl.protocol.sealed.pad_work import Claim, PadWork, Rows
 from ebscfl.protocol.sealed.store import Answer, KdcStore
 from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State, Step, step
+from ebscfl.rules.score_history import History
 from ebscfl.sealed import (
     NUM_PRODUCTS,
     ClientKeys,
@@ -68,7 +70,7 @@ from ebscfl.sealed import (
     spent_epsilon,
 )
 from ebscfl.sealed import Answer as MaskedWeight
-from ebscfl.sealed.score import REASON_TAG
+from ebscfl.sealed.score import REASON_TAG, reweighed
 
 REASON_BARRED = "barred"
 REASONS = {
@@ -111,6 +113,7 @@ class SealedKdc(KdcRole):
         store: KdcStore,
         noise: NoiseSettings | None,
         tolerated: int,
+        memory: ScoreMemory | None = None,
     ) -> None:
         """``root`` and what ``store`` writes are what a key centre must keep; a store opens for its own run only."""
         super().__init__(setup, KDC)
@@ -122,6 +125,7 @@ class SealedKdc(KdcRole):
         self._store = store
         self._noise = noise
         self._tolerated = tolerated
+        self._memory = memory
         self._work = PadWork(params)
         self._round: CurrentRound | None = None
 
@@ -252,7 +256,33 @@ class SealedKdc(KdcRole):
         sketch, row = make_sketch(self._params, seed), guard_row(self._params, seed)
         keys = [self._keys(current.round_id, client) for client in clients]
         claims = [Claim(*parts) for parts in zip(keys, sent, guards, strict=True)]
-        return self._work.judge(current.total, Rows(current.row, sketch, row, current.lam), claims)
+        rows = Rows(current.row, sketch, row, current.lam)
+        if self._memory is None:
+            return self._work.judge(current.total, rows, claims)
+        return self._remember(self._memory, current, clients, keys, self._work.judge(None, rows, claims))
+
+    def _remember(
+        self,
+        memory: ScoreMemory,
+        current: CurrentRound,
+        clients: Sequence[int],
+        keys: Sequence[ClientKeys],
+        verdicts: Sequence[Verdict],
+    ) -> list[Verdict]:
+        """The verdicts with the weights that the score history allows. All scores first, so pads are made twice."""
+        counted = [i for i, verdict in enumerate(verdicts) if verdict.accepted]
+        number = training_round_of(current.round_id)
+        shares = memory.shares(number, [clients[i] for i in counted], [verdicts[i].score for i in counted])
+        judged = list(verdicts)
+        for i, share in zip(counted, shares, strict=True):
+            judged[i] = reweighed(self._params, verdicts[i], keys[i], current.lam, share)
+        answers = [(keys[i], answer) for i in counted if (answer := judged[i].answer) is not None]
+        self._work.add(current.total, [key for key, _ in answers], [answer for _, answer in answers])
+        return judged
+
+    def score_history(self) -> History:
+        """The score history so far: for the operator's own eyes, it names clients."""
+        return History() if self._memory is None else self._memory.history()
 
     def on_release_request(self, sender: Address, message: ReleaseRequest) -> list[Outgoing]:
         """Check the set and the opened counts, mark the round released, then send P on the heavy enough slots."""

@@ -86,13 +86,14 @@ class PadWork:
         """The pads of the last clients: secret."""
         return tuple(self._buffers)
 
-    def judge(self, total: RunningSum, rows: Rows, claims: Sequence[Claim]) -> list[Verdict]:
-        """Verdicts in the order of the claims; ``total`` += alpha r + b over those that are accepted."""
+    def judge(self, total: RunningSum | None, rows: Rows, claims: Sequence[Claim]) -> list[Verdict]:
+        """Verdicts in the order of the claims; ``total`` (if any) += alpha r + b over those that are accepted."""
 
         def part(span: slice) -> list[Verdict]:
             with self._borrowed(span) as buffers:
                 verdicts = [self._verdict(rows, *pair) for pair in zip(claims[span], buffers, strict=True)]
-                self._add(total, [claim.keys for claim in claims[span]], [v.answer for v in verdicts], buffers)
+                if total is not None:
+                    self._add(total, [claim.keys for claim in claims[span]], [v.answer for v in verdicts], buffers)
             return verdicts
 
         return [verdict for group in self._workers.map(part, self._spans(len(claims))) for verdict in group]

@@ -1,0 +1,342 @@
+"""Accuracy experiments: settings x seeds, each a resumable run of the simulator, gathered into one JSON document.
+
+A `Setting` is one `RunConfig` with the labels its results are filed under; an `Experiment` names the settings of a
+scale. Results are written after every run, so an experiment that is stopped has what it measured so far, and
+``resume`` goes on at the last checkpoint. Only torch, numpy and Pillow are needed; plots come later if need be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import ebscfl
+from ebscfl.config import NO_ATTACK, RunConfig, config_from_table
+from ebscfl.errors import CheckpointError, ConfigError, Interrupted, UsageError
+from ebscfl.learning import packed
+from ebscfl.sim import metrics, runner
+from ebscfl.sim.cell import choose_device
+from ebscfl.sim.checkpoint import write_atomically
+from ebscfl.sim.journal import Line, read_lines
+from ebscfl.sim.progress import Progress, Quiet
+
+SCALES = ("smoke", "small", "full")
+SEEDS = {"smoke": (1,), "small": (1, 2, 3), "full": (1, 2, 3)}
+EVALUATIONS = ("own", "global")
+SETTLED = 10
+"""Rounds after which the attackers' share of weight is counted for itself: trust has had time to settle."""
+DIGITS = 4
+
+Labels = dict[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One configuration of an experiment; its seed is set by the run."""
+
+    labels: Labels
+    config: RunConfig
+
+    @property
+    def key(self) -> str:
+        """A folder name: alpha-0.1--variant-literal."""
+        return "--".join(f"{name}-{value}" for name, value in self.labels.items()) or "all"
+
+    def seeded(self, seed: int) -> RunConfig:
+        """The configuration of one run."""
+        return replace(self.config, seed=seed)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper, or a study of our own, that is made of runs."""
+
+    name: str
+    title: str
+    settings: Callable[[str], Sequence[Setting]]
+    render: Callable[[Mapping[str, Any]], str]
+    """The Markdown of a results document."""
+    draw: Callable[[Mapping[str, Any], Path], list[Path]] | None = None
+    """PNG and SVG of a results document."""
+
+
+class Deadline(Quiet):
+    """Stops a run, as Ctrl-C would, after the first round that ends past a time limit."""
+
+    def __init__(self, seconds: float | None, watched: Progress | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._watched = watched or Quiet()
+
+    def cell_started(self, method: str, attack: str, first_round: int, rounds: int) -> None:
+        """Pass it on."""
+        self._watched.cell_started(method, attack, first_round, rounds)
+
+    def round_finished(self, method: str, attack: str, round_id: int, accuracy: float | None) -> None:
+        """Pass it on, and look at the clock."""
+        self._watched.round_finished(method, attack, round_id, accuracy)
+        if self._end is not None and time.monotonic() > self._end:
+            raise KeyboardInterrupt
+
+    def cell_finished(self, method: str, attack: str, accuracy: float) -> None:
+        """Pass it on."""
+        self._watched.cell_finished(method, attack, accuracy)
+
+
+def make_config(*tables: Mapping[str, Any]) -> RunConfig:
+    """A configuration from nested tables, later ones on top of earlier ones."""
+    merged: dict[str, Any] = {}
+    for table in tables:
+        _merge(merged, table)
+    return config_from_table(merged)
+
+
+def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(key, {}), value)
+        else:
+            into[key] = value
+
+
+def perform(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    scale: str = "full",
+    seeds: Sequence[int] | None = None,
+    resume: bool = False,
+    data_dir: Path | None = None,
+    time_limit: float | None = None,
+    use_packed: bool = False,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Run what is missing of ``experiment`` and write its files to ``folder``/<name>/<scale>; returns them.
+
+    Raises:
+        UsageError: there are results already and ``resume`` was not asked for.
+        Interrupted: on Ctrl-C or past ``time_limit`` seconds; results so far are written.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"scale must be {', '.join(SCALES)}, not {scale!r}")
+    out = folder / experiment.name / scale
+    work = out / "work"
+    if work.exists() and not resume:
+        raise UsageError(f"{work} holds runs already: continue them with --resume, or delete the folder")
+    settings, chosen = list(experiment.settings(scale)), tuple(seeds or SEEDS[scale])
+    if use_packed:
+        settings = [with_packed_data(setting) for setting in settings]
+    watch = Deadline(time_limit, progress)
+    for setting in settings:
+        for seed in chosen:
+            try:
+                _run(setting.seeded(seed), work / setting.key / f"seed-{seed}", data_dir, watch)
+            except Interrupted:
+                _write(experiment, scale, settings, chosen, out)
+                raise Interrupted(
+                    f"stopped; results so far are in {out}; go on with --resume and the same command"
+                ) from None
+            _write(experiment, scale, settings, chosen, out)
+    return write_views(experiment, out)
+
+
+def with_packed_data(setting: Setting) -> Setting:
+    """The same on the re-encoded data set, where there is one; config and results name it."""
+    data = setting.config.data
+    name = data.dataset + packed.SUFFIX
+    if name not in packed.NAMES:
+        return setting
+    return replace(setting, config=replace(setting.config, data=replace(data, dataset=name)))
+
+
+def _run(config: RunConfig, run_dir: Path, data_dir: Path | None, progress: Progress) -> None:
+    if not (run_dir / "run.json").exists():
+        shutil.rmtree(run_dir, ignore_errors=True)  # stopped before it began
+        runner.run(config, out=run_dir, data_dir=data_dir, progress=progress)
+        return
+    info = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+    if info.get("config_sha256") != config.digest():
+        raise CheckpointError(f"{run_dir} was run with other settings: delete it to run it anew")
+    if info.get("status") != "complete":
+        runner.resume(run_dir, data_dir=data_dir, progress=progress)
+
+
+def _write(experiment: Experiment, scale: str, settings: Sequence[Setting], seeds: Sequence[int], out: Path) -> None:
+    document = gather(experiment.name, experiment.title, scale, settings, seeds, out / "work")
+    write_atomically(out / "results.json", to_json(document))
+
+
+def to_json(document: Mapping[str, Any]) -> bytes:
+    """Strict JSON with one result a line, so that a difference between two versions can be read."""
+    rows = document["rows"]
+    head = json.dumps({**document, "rows": []}, indent=1, allow_nan=False)
+    body = ",\n".join("  " + json.dumps(row, allow_nan=False) for row in rows)
+    return (head.replace('"rows": []', f'"rows": [\n{body}\n ]' if rows else '"rows": []') + "\n").encode()
+
+
+def write_views(experiment: Experiment, out: Path) -> list[Path]:
+    """Markdown, and plots where matplotlib is installed, from the results.json in ``out``; all files."""
+    document = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    paths = [out / "results.json", out / "results.md"]
+    write_atomically(paths[1], experiment.render(document).encode())
+    if experiment.draw is not None and has_matplotlib():
+        paths += experiment.draw(document, out)
+    return paths
+
+
+def has_matplotlib() -> bool:
+    """Whether plots can be drawn here."""
+    try:
+        import matplotlib.figure
+    except ModuleNotFoundError:
+        return False
+    return bool(matplotlib.figure)
+
+
+def gather(
+    name: str, title: str, scale: str, settings: Sequence[Setting], seeds: Sequence[int], work: Path
+) -> dict[str, Any]:
+    """The results document of all runs in ``work``, finished or not."""
+    rows: list[Row] = []
+    runs = 0
+    seconds = 0.0
+    for setting in settings:
+        for seed in seeds:
+            run_dir = work / setting.key / f"seed-{seed}"
+            lines = read_lines(run_dir / "metrics.jsonl")
+            found = [{**setting.labels, "seed": seed, **row} for row in cell_rows(lines, setting.config)]
+            rows += found
+            seconds += sum(row["seconds"] for row in found)
+            runs += len(found) == len(setting.config.cells)
+    wanted = len(settings) * len(seeds)
+    return {
+        "name": name,
+        "title": title,
+        "scale": scale,
+        "complete": runs == wanted,
+        "runs": [runs, wanted],
+        "command": f"ebs-cfl reproduce {name} --scale {scale}",
+        "datasets": list(dict.fromkeys(setting.config.data.dataset for setting in settings)),
+        "seeds": list(seeds),
+        "seconds": round(seconds, 1),
+        **provenance(settings[0].config.device),
+        "settings": [
+            {"labels": s.labels, "config_sha256": s.seeded(seeds[0]).digest(), "config": s.seeded(seeds[0]).to_toml()}
+            for s in settings
+        ],
+        "rows": rows,
+    }
+
+
+def cell_rows(lines: Sequence[Line], config: RunConfig) -> list[Row]:
+    """One row per finished cell, with accuracies in both evaluations."""
+    rows = []
+    for method, attack in config.cells:
+        mine = [line for line in lines if line["method"] == method and line["attack"] == attack]
+        last = next((line for line in mine if line["kind"] == "cell"), None)
+        if last is None:
+            continue
+        rounds = [line for line in mine if line["kind"] == "round"]
+        settled = [line for line in rounds if line["round"] > SETTLED]
+        row: Row = {"method": method, "attack": attack}
+        for evaluation in EVALUATIONS:
+            curve = metrics.accuracies(rounds, evaluation)
+            row[evaluation] = {"fa": round(curve[-1], DIGITS), "ma": round(max(curve), DIGITS)}
+            row[f"curve_{evaluation}"] = [round(value, 2) for value in curve]
+        row["rounds"] = [r["round"] for r in rounds if r["round"] > 0 and r["accuracy_own"] is not None]
+        row["asr"] = last["asr"]
+        row["share"] = round(100.0 * last["attacker_weight_share"], DIGITS)
+        row["share_settled"] = round(100.0 * metrics.mean_share(settled), DIGITS) if settled else None
+        row["backdoor"] = None if last["backdoor"] is None else round(last["backdoor"], DIGITS)
+        row["clusters_used"] = len(set(rounds[-1]["clusters"]))
+        row["largest_cluster"] = max(rounds[-1]["clusters"].count(k) for k in set(rounds[-1]["clusters"]))
+        row["seconds"] = round(last["seconds"], 2)
+        rows.append(row)
+    return rows
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """What the numbers were made with."""
+    where = choose_device(device)
+    return {
+        "version": ebscfl.__version__,
+        "commit": git_commit(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
+        "cores": os.cpu_count(),
+    }
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """The commit of the checkout this package lies in, with a + for local changes; None outside of one."""
+    here = folder or Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        state = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if state.stdout.strip() else "")
+
+
+def summaries(document: Mapping[str, Any], keys: Sequence[str]) -> list[Row]:
+    """Mean and spread (sample standard deviation) over the seeds, one row per setting, method and attack.
+
+    ``keys`` are the labels that name a setting. NA is the final accuracy of the same method, setting and seed without
+    attack; the two forms of AIR are taken per seed before the mean.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    clean: dict[tuple[Any, ...], Row] = {}
+    for row in document["rows"]:
+        place = tuple(row.get(key) for key in keys)
+        groups.setdefault((*place, row["method"], row["attack"]), []).append(row)
+        if row["attack"] == NO_ATTACK:
+            clean[*place, row["method"], row["seed"]] = row
+    found = []
+    for (*names, method, attack), rows in groups.items():
+        place = tuple(names)
+        summary: Row = {**dict(zip(keys, place, strict=True)), "method": method, "attack": attack, "seeds": len(rows)}
+        for evaluation in EVALUATIONS:
+            values: dict[str, list[float]] = {"fa": [], "ma": [], "na": [], "air_points": [], "air_printed": []}
+            for row in rows:
+                fa, ma = row[evaluation]["fa"], row[evaluation]["ma"]
+                values["fa"].append(fa)
+                values["ma"].append(ma)
+                base = clean.get((*place, method, row["seed"]))
+                if base is None:
+                    continue
+                na = base[evaluation]["fa"]
+                values["na"].append(na)
+                if attack != NO_ATTACK:
+                    values["air_points"].append(metrics.air_points(na, fa, ma))
+                    printed = metrics.air_printed(na, fa, ma)
+                    values["air_printed"] += [] if printed is None else [printed]
+            summary[evaluation] = {name: mean_and_spread(numbers) for name, numbers in values.items()}
+        for name in ("asr", "share", "share_settled", "backdoor", "clusters_used", "largest_cluster"):
+            summary[name] = mean_and_spread([row[name] for row in rows if row[name] is not None])
+        found.append(summary)
+    return found
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float] | None:
+    """(mean, sample standard deviation); the deviation of a single value is 0, of none there is nothing."""
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return mean, 0.0
+    return mean, (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
