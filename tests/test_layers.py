@@ -81,3 +81,9 @@ def test_public_names_exist() -> None:
 def test_no_module_is_too_long() -> None:
     for path in MODULES:
         assert len(path.read_text().splitlines()) <= 600, path
+
+
+def test_test_files_have_different_names() -> None:
+    """pytest imports a test file by its base name; two of one name stop the whole suite."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
