@@ -114,7 +114,7 @@ assert main(["table-noniid", "--scale", "smoke", "--out", {str(tmp_path)!r}, "--
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["table-iid", "figure-model-accuracy", "study-attacks"])
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_smoke_runs_to_the_end(name: str, tmp_path: Path) -> None:
     paths = make(name, tmp_path, scale="smoke")
     assert {"results.json", "results.md"} <= {path.name for path in paths}

@@ -89,7 +89,7 @@ def sweep_settings(scale: str) -> list[Setting]:
                 "data": {"clients": clients, "min_size": 1, "root_size": max(100, 3 * clients)},
                 "attacks": ["label-flip"],
             }
-            labels = {"alpha": alpha, "n": clients, "rounds": rounds}
+            labels = {"alpha": alpha, "n": clients, "R": rounds}
             methods = {"methods": ("fltrust", "rfca", "rfca-h")}
             settings.append(Setting(labels, make_config(SCALES[scale], dirichlet(alpha), ATTACKS, sizes, methods)))
     return settings
@@ -118,7 +118,7 @@ EXPERIMENTS = {
             "sweep-noniid",
             "ASR of label flipping against n and rounds",
             sweep_settings,
-            tables.by_setting("alpha", "n", "rounds"),
+            tables.by_setting("alpha", "n", "R"),
         ),
         Experiment(
             "figure-cifar100-lf",
