@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ebscfl import rng
 from ebscfl.errors import RoundAborted, UsageError
-from ebscfl.ids import KDC, SERVER, Address, Role, client_address
+from ebscfl.ids import KDC, SERVER, Address, Role
 from ebscfl.protocol.bus import LOCAL, Bus, FaultyWire, Received
 from ebscfl.protocol.codec import RUN_TAG_SIZE
 from ebscfl.protocol.registry import make_roles
@@ -230,8 +230,3 @@ def play_round(
         wire=wire,
     )
     return session.round(updates, clusters, server_updates)
-
-
-def address_of(client: int) -> Address:
-    """Where client ``client``'s transcript is kept in `RoundResult.transcript`."""
-    return client_address(client)
