@@ -22,6 +22,7 @@ def reproduce_command(
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", metavar="SECONDS", help="Accuracy: stop then, so that --resume can.")
     ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", help="Accuracy: processes that share the runs.")] = 1,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
@@ -32,7 +33,13 @@ def reproduce_command(
     if list_all == (name is not None):
         raise UsageError("name one table or figure, or ask for --list")
     if name is not None:
-        running = {"resume": resume, "render_only": render, "time_limit": time_limit, "data_dir": data_dir}
+        running = {
+            "resume": resume,
+            "render_only": render,
+            "time_limit": time_limit,
+            "data_dir": data_dir,
+            "jobs": jobs,
+        }
         with live_progress() as progress:
             made = make(name, out, scale=scale, seed=seed, progress=progress, **running)
         files = [str(path) for path in made]

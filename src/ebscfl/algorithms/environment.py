@@ -174,13 +174,28 @@ def choose_clusters(env: Environment, models: Tensor, round_id: int, last: Tenso
     if models.shape[0] == 1:
         return torch.zeros(env.num_clients, dtype=torch.int64, device=models.device)
     data = env.choice_data or env.data
-    losses = cluster_losses(env.model, models, data, client_batches(env, round_id, data), env.local)
+    batches = client_batches(env, round_id, data)[:, : env.server.choice_steps]
+    losses = cluster_losses(env.model, models, data, batches, env.local)
     best = losses.argmin(dim=1)
     if last is None or env.server.hysteresis == 0:
         return best
     lowest, stay = losses.gather(1, best[:, None])[:, 0], losses.gather(1, last.clamp(min=0)[:, None])[:, 0]
     leaves = (last < 0) | (lowest < (1 - env.server.hysteresis) * stay)
     return torch.where(leaves, best, last)
+
+
+def share_body(env: Environment, rows: Tensor, weights: Tensor) -> Tensor:
+    """``rows`` (m, d), models or steps of the clusters, with all but the last layer the mean by ``weights`` (m,).
+
+    Rows as they are where nothing is shared or nothing weighs.
+    """
+    total = weights.sum()
+    if env.server.share == "none" or not float(total) > 0:
+        return rows
+    shared = rows.clone()
+    body = slice(0, env.model.head)
+    shared[:, body] = (weights.to(rows) / total.to(rows)) @ rows[:, body]
+    return shared
 
 
 def remembered(env: Environment, clusters: Tensor) -> Tensor | None:
@@ -235,9 +250,10 @@ def root_settings(env: Environment) -> LocalSettings:
 
 
 def root_batches(env: Environment, rows: tuple[Tensor, ...], round_id: int) -> Tensor:
-    """(parts, steps, batch) rows of root parts for this round."""
+    """(parts, steps, batch) rows of root parts for this round; a batch larger than every part would only repeat it."""
     settings = root_settings(env)
-    return draw_batches(rows, settings.steps, settings.batch_size, env.root, USAGE_ROOT_BATCHES, round_id)
+    size = min(settings.batch_size, max(len(part) for part in rows))
+    return draw_batches(rows, settings.steps, size, env.root, USAGE_ROOT_BATCHES, round_id)
 
 
 def shares(weights: Array, kept: Tensor, num_clients: int) -> tuple[float, ...]:

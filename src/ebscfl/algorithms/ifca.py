@@ -14,6 +14,7 @@ from ebscfl.algorithms.environment import (
     collect,
     fill_empty,
     remembered,
+    share_body,
     shares,
 )
 from ebscfl.algorithms.initialization import cluster_models
@@ -41,6 +42,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
             step = sums / counts.clamp(min=1)[:, None]
         else:
             step = sums / env.num_clients
+        step = share_body(env, step, counts.to(step.dtype))
         models = fill_empty(env, state.models + env.server.eta * step, clusters, counts > 0)
     weights = shares(torch.ones(len(kept)), kept, env.num_clients)
     if len(kept) == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ebscfl.algorithms.environment import Environment, root_batches, root_settings
+from ebscfl.algorithms.environment import Environment, root_batches, root_settings, share_body
 from ebscfl.learning.local import cluster_losses, draw_batches, local_updates
 from ebscfl.rng import USAGE_ROOT_BATCHES
 
@@ -26,10 +26,12 @@ def cluster_models(env: Environment) -> Tensor:
     if server.clusters == 1:
         return single_model(env)
     if server.cluster_init == "root":
-        return _trained_on_root(env)
-    if server.cluster_init == "covering":
-        return _covering(env)
-    return _draw(env, server.clusters, 0)
+        models = _trained_on_root(env)
+    elif server.cluster_init == "covering":
+        models = _covering(env)
+    else:
+        models = _draw(env, server.clusters, 0)
+    return share_body(env, models, torch.ones(server.clusters))
 
 
 def _trained_on_root(env: Environment) -> Tensor:

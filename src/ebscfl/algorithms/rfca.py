@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ebscfl.algorithms.aggregation import Memory
 from ebscfl.algorithms.environment import (
@@ -25,6 +26,7 @@ from ebscfl.algorithms.environment import (
     remembered,
     root_batches,
     root_settings,
+    share_body,
     shares,
 )
 from ebscfl.algorithms.initialization import cluster_models
@@ -39,7 +41,8 @@ def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round
     settings = root_settings(env)
     batches = root_batches(env, env.data.root_rows, round_id)
     # j, g <- ClusteredModelUpdate(models, D_0^i, ...), all parts i at once
-    chosen = cluster_losses(env.model, models, env.data, batches, settings).argmin(dim=1)
+    seen = batches[:, : env.server.choice_steps]
+    chosen = cluster_losses(env.model, models, env.data, seen, settings).argmin(dim=1)
     moves = local_updates(env.model, models[chosen], env.data, batches, settings)
     # g_0^j <- g_0^j + (m / parts) * g
     total = torch.zeros_like(models).index_add_(0, chosen, moves)
@@ -48,6 +51,12 @@ def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round
         fresh = total * (models.shape[0] / len(env.data.root_rows))
     else:
         fresh = total / counts.clamp(min=1)[:, None]
+    if env.server.root_scale == "part":
+        lengths = torch.linalg.vector_norm(moves, dim=1)
+        wanted = torch.zeros_like(fresh[:, 0]).index_add_(0, chosen, lengths) / counts.clamp(min=1)
+        fresh = normalize(fresh, dim=1) * wanted[:, None]
+    if env.server.root_direction == "mixed":
+        fresh = _mixed(env, fresh, total.sum(dim=0))
     if env.server.root_momentum > 0:
         # The first root update of a cluster has nothing to be mixed with.
         begun = last.any(dim=1, keepdim=True)
@@ -55,6 +64,15 @@ def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round
         fresh = torch.where(begun, mixed, fresh)
     otherwise = last if env.server.unsupported == "keep" else torch.zeros_like(last)
     return torch.where((counts > 0)[:, None], fresh, otherwise)
+
+
+def _mixed(env: Environment, rows: Tensor, everyone: Tensor) -> Tensor:
+    """(m, d) root updates turned halfway towards ``everyone`` (d,), as long as they were."""
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    seen = slice(0, env.model.head) if env.server.share == "body" and env.model.head else slice(None)
+    turned = torch.zeros_like(rows)
+    turned[:, seen] = normalize(rows[:, seen], dim=1) + normalize(everyone[seen], dim=0)
+    return normalize(turned, dim=1) * lengths
 
 
 def init(env: Environment) -> ServerState:
@@ -97,7 +115,8 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
         # theta_j <- theta_j + eta * ||g_0^j|| * aggregate_j; a cluster without trusted members gets a zero aggregate.
         lengths = torch.linalg.vector_norm(server_updates, dim=1, keepdim=True)
         moved = outcome.cluster_weight > 0
-        models = fill_empty(env, state.models + env.server.eta * lengths * outcome.aggregates, clusters, moved)
+        step = share_body(env, env.server.eta * lengths * outcome.aggregates, outcome.cluster_weight)
+        models = fill_empty(env, state.models + step, clusters, moved)
     scores = torch.zeros(env.num_clients, dtype=torch.float64)
     scores[kept.cpu()] = outcome.scores.cpu().double()
     if float(outcome.cluster_weight.sum()) <= 0:

@@ -10,11 +10,13 @@ from ebscfl.rules.score_history import HistorySettings
 CLUSTER_INITS = ("root", "independent", "covering")
 NORMALIZATIONS = ("cluster", "global")
 ROOT_UPDATES = ("each-round", "fixed")
-ROOT_SCALES = ("paper", "mean")
+ROOT_SCALES = ("paper", "mean", "part")
 AVERAGINGS = ("model", "gradient")
 UNSUPPORTED = ("keep", "distrust")
 EMPTY_CLUSTERS = ("keep", "follow")
 HISTORY_SCOPES = ("all", "cluster")
+SHARES = ("none", "body")
+ROOT_DIRECTIONS = ("cluster", "mixed")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,12 @@ class ServerSettings:
     root_updates: str = "each-round"
     """RFCA: recompute the root updates every round, or "fixed": once at the start, as the paper prints."""
     root_scale: str = "paper"
-    """RFCA: root update = (m / parts) * sum over a cluster's parts ("paper"), or their "mean"."""
+    """RFCA: root update = (m / parts) * sum over a cluster's parts ("paper"), their "mean", or that mean made as long
+    as the update of one "part" is on average. Directions, and so scores, are the same; clusters move by its length."""
+    root_direction: str = "cluster"
+    """RFCA: a cluster's root update points where its own parts' do ("cluster"), or halfway between that and the mean of
+    all clusters' ("mixed"), which few parts cannot turn; where a body is shared, it then looks at the body only. Its
+    length stays."""
     root_steps: int | None = None
     """Local steps of a root update; none: those of [local]."""
     root_lr: float | None = None
@@ -53,6 +60,12 @@ class ServerSettings:
     empty_cluster: str = "keep"
     """Clustered methods, a cluster that moved by nobody's update: it may "keep" its model, or "follow": take that of
     the cluster with most members. Data that support fewer clusters than m then end with copies instead of leftovers."""
+    choice_steps: int | None = None
+    """Clustered methods: a client (and a root part) chooses its cluster on this many batches of the round; none: on
+    all it will train on."""
+    share: str = "none"
+    """Clustered methods: "body" averages all layers but the last over the clusters, by their weight, so that features
+    are learned from everybody and a cluster only owns its last layer (IFCA's weight sharing); "none" shares nothing."""
     hysteresis: float = 0.0
     """Clustered methods: a client leaves its last cluster only for a loss lower by more than this share."""
     history_decay: float = 0.9
@@ -64,6 +77,9 @@ class ServerSettings:
     history_scope: str = "all"
     """RFCA-H: compare "all" clients of a round with one another, or keep one history per "cluster" (direct only: the
     key center of `sealed` never learns who is in which)."""
+    history_weight: str = "score"
+    """RFCA-H: a trusted client weighs as much as this round's "score", as its "record" over all rounds allows, or all
+    with a positive score weigh "equal"."""
     faulty: int | None = None
     """Attackers that Krum, Multi-Krum and the trimmed mean are set up for; none: attack.fraction * clients."""
     select: int | None = None
@@ -80,11 +96,13 @@ class ServerSettings:
             "unsupported": UNSUPPORTED,
             "empty_cluster": EMPTY_CLUSTERS,
             "history_scope": HISTORY_SCOPES,
+            "share": SHARES,
+            "root_direction": ROOT_DIRECTIONS,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
-        for name in ("clusters", "init_tries", "root_steps", "root_batch", "select"):
+        for name in ("clusters", "init_tries", "root_steps", "root_batch", "choice_steps", "select"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
@@ -97,6 +115,8 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name} must be a positive number, not {value}")
+        if self.share == "body" and self.normalize == "global":
+            raise ConfigError("share: a body is shared by the weights of clusters, so normalize must be cluster")
         try:
             _ = self.history
         except ConfigError as error:
@@ -105,4 +125,9 @@ class ServerSettings:
     @property
     def history(self) -> HistorySettings:
         """The settings of the score history; what is not named here keeps its measured default."""
-        return HistorySettings(decay=self.history_decay, recovery=self.history_recovery, warmup=self.history_warmup)
+        return HistorySettings(
+            decay=self.history_decay,
+            recovery=self.history_recovery,
+            warmup=self.history_warmup,
+            weight=self.history_weight,
+        )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ebscfl.algorithms.environment import ServerState
+from ebscfl.algorithms.environment import ServerState, share_body
 from ebscfl.algorithms.rfca import clustered_root_updates, init
 from ebscfl.config import NO_ATTACK, RunConfig, parse_config
 from ebscfl.errors import ConfigError, VerificationError
@@ -91,7 +91,9 @@ class Training:
         assert state.server_updates is not None
         lengths = torch.linalg.vector_norm(state.server_updates, dim=1, keepdim=True)
         aggregates = torch.as_tensor(outcome.aggregates, dtype=state.models.dtype)
-        return ServerState(state.models + self.config.server.eta * lengths * aggregates, state.server_updates)
+        weights = torch.as_tensor(outcome.cluster_weight)
+        step = share_body(self.cell.env, self.config.server.eta * lengths * aggregates, weights)
+        return ServerState(state.models + step, state.server_updates)
 
     def evaluate(self, state: ServerState, step: int) -> Evaluation:
         """Accuracies for honest clients, as `ebs-cfl run` measures them."""
@@ -104,8 +106,8 @@ class Training:
         env = self.cell.env
         theta = self.check_models(models)
         choice = env.choice_data or env.data
-        losses = cluster_losses(env.model, theta, choice, self._batches(choice.client_rows[client], client, round_id),
-                                env.local)  # fmt: skip
+        seen = self._batches(choice.client_rows[client], client, round_id)[:, : env.server.choice_steps]
+        losses = cluster_losses(env.model, theta, choice, seen, env.local)
         cluster = int(losses[0].argmin())
         rows = self._batches(env.data.client_rows[client], client, round_id)
         update = local_updates(env.model, theta[cluster], env.data, rows, env.local)[0]

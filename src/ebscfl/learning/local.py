@@ -21,6 +21,7 @@ from torch.nn import functional
 from ebscfl import rng
 from ebscfl.errors import ConfigError, UsageError
 from ebscfl.learning.federation import FederatedData
+from ebscfl.learning.lowered import lowered_floats, lowered_logits, lowered_step
 from ebscfl.learning.models import FlatModel
 from ebscfl.learning.stacked import SgdSettings, Stack, autocast, dense_step, loop_step, vmap_step
 
@@ -31,7 +32,7 @@ CPU_BLOCK_BYTES = 128 * MIB
 """What a chunk of `dense_step`, or a block of evaluated samples, takes on the CPU, whatever ``memory_mb`` says."""
 
 StepFunction = Callable[[FlatModel, Stack, Tensor, Tensor, SgdSettings], None]
-STEPS: dict[str, StepFunction] = {"dense": dense_step, "vmap": vmap_step, "loop": loop_step}
+STEPS: dict[str, StepFunction] = {"dense": dense_step, "lowered": lowered_step, "vmap": vmap_step, "loop": loop_step}
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ def chunk_size(model: FlatModel, batch_size: int, settings: LocalSettings, like:
     fixed = on_cpu and _step_function(model, settings, like.device) is dense_step
     # Parameters, gradient, step and momentum; inputs; activations, their gradients and a reordered copy of each.
     parameters = (4 + (settings.momentum > 0)) * model.dim
-    floats = parameters + batch_size * (int(np.prod(model.input_shape)) + 4 * model.activations)
+    windows = 2 * lowered_floats(model) if _step_function(model, settings, like.device) is lowered_step else 0
+    floats = parameters + batch_size * (int(np.prod(model.input_shape)) + 4 * model.activations + windows)
     size = (CPU_BLOCK_BYTES if fixed else settings.memory_mb * MIB) // (floats * like.element_size())
     if on_cpu:
         size = min(size, CPU_PARAMETER_BYTES // (model.dim * like.element_size()))
@@ -220,14 +222,22 @@ def _step_function(model: FlatModel, settings: LocalSettings, device: torch.devi
     """The fastest way there is, as measured by ``bench/simulation.py``."""
     if settings.method == "dense" and not model.dense:
         raise UsageError(f"method dense needs a chain of linear layers, model {model.name} is none")
+    if settings.method == "lowered" and model.convolutional is None:
+        raise UsageError(f"method lowered needs a chain of pooled convolutions, model {model.name} is none")
     if settings.method != "auto":
         return STEPS[settings.method]
     if model.dense and settings.dtype == "float32" and not settings.compile_step:
         return dense_step
-    return loop_step if device.type == "cpu" and not settings.compile_step else vmap_step
+    if settings.compile_step:
+        return vmap_step
+    if device.type == "cpu":
+        return loop_step
+    return vmap_step if model.convolutional is None else lowered_step
 
 
 def _forward(model: FlatModel, theta: Tensor, x: Tensor, settings: LocalSettings) -> Tensor:
+    if _step_function(model, settings, theta.device) is lowered_step:
+        return lowered_logits(model, theta, x, bfloat16=settings.dtype == "bfloat16").to(theta.dtype)
     with autocast(settings.dtype == "bfloat16", theta.device):
         logits = model.apply(theta, x)
     return logits.to(theta.dtype)
@@ -235,7 +245,8 @@ def _forward(model: FlatModel, theta: Tensor, x: Tensor, settings: LocalSettings
 
 def _eval_samples(model: FlatModel, settings: LocalSettings, like: Tensor) -> int:
     """Samples evaluated at once: inputs, and two layers' activations at most, stay below the budget (`chunk_size`)."""
-    floats = int(np.prod(model.input_shape)) + 2 * model.activations
+    windows = lowered_floats(model) if _step_function(model, settings, like.device) is lowered_step else 0
+    floats = int(np.prod(model.input_shape)) + 2 * model.activations + windows
     budget = CPU_BLOCK_BYTES if like.device.type == "cpu" else settings.memory_mb * MIB
     return max(1, budget // (floats * like.element_size()))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ class FlatModel:
         self._module = module.to("meta")
         # (weight, bias or None) of each layer if the model is a chain of linear layers and ReLUs, else empty.
         self.dense = _dense_chain(self._module)
+        # The layers of a chain of pooled convolutions and linear layers, else empty.
+        self.convolutional = _convolutional_chain(self._module)
         self.activations = _count_activations(self._module, input_shape)
 
     def __repr__(self) -> str:
@@ -73,6 +76,12 @@ class FlatModel:
         rows = zip(self.layout.names, self.layout.slices(), self.layout.shapes, strict=True)
         return [(name, part, torch.Size(shape)) for name, part, shape in rows]
 
+    @property
+    def head(self) -> int:
+        """Where the last layer begins in the flat vector; 0 if there is only one."""
+        *_, last = (name.rpartition(".")[0] for name in self.layout.names)
+        return min(p.start for name, p, _ in self.layers() if name.rpartition(".")[0] == last)
+
     def to_module(self, theta: Tensor) -> nn.Module:
         """An ordinary torch module with a copy of ``theta`` as its parameters (to export or to serve)."""
         module = copy.deepcopy(self._module).to_empty(device=theta.device)
@@ -92,6 +101,54 @@ def _dense_chain(module: nn.Module) -> tuple[tuple[str, str | None], ...]:
         return ()
     linear = [(name, child) for name, child in children if isinstance(child, nn.Linear)]
     return tuple((f"{name}.weight", None if child.bias is None else f"{name}.bias") for name, child in linear)
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A square convolution of stride 1, pooled over 2 x 2, then ReLU: the names of its parameters, and its padding."""
+
+    weight: str
+    bias: str
+    size: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class ConvChain:
+    """Pooled convolutions, Flatten, then linear layers with ReLU between them, as (weight, bias) names."""
+
+    convolutions: tuple[ConvLayer, ...]
+    linear: tuple[tuple[str, str], ...]
+
+
+def _convolutional_chain(module: nn.Module) -> ConvChain | None:
+    """(Conv2d, MaxPool2d(2), ReLU)+, Flatten, Linear, (ReLU, Linear)*, all with biases; None for any other module."""
+    children = list(module.named_children())
+    kinds = [type(child) for _, child in children]
+    if not isinstance(module, nn.Sequential) or nn.Flatten not in kinds:
+        return None
+    flat = kinds.index(nn.Flatten)
+    tail = [nn.ReLU if place % 2 else nn.Linear for place in range(len(kinds) - flat - 1)]
+    if flat == 0 or flat % 3 or kinds[:flat] != [nn.Conv2d, nn.MaxPool2d, nn.ReLU] * (flat // 3):
+        return None
+    if kinds[flat + 1 :] != tail or len(tail) % 2 == 0:
+        return None
+    convolutions = []
+    for place in range(0, flat, 3):
+        name, conv, pool = children[place][0], children[place][1], children[place + 1][1]
+        assert isinstance(conv, nn.Conv2d)
+        assert isinstance(pool, nn.MaxPool2d)
+        size, padding = conv.kernel_size[0], conv.padding[0]
+        plain = (conv.stride, conv.dilation, conv.groups, conv.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
+        pooled = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode) == (2, 2, 0, 1, False)
+        square = conv.kernel_size == (size, size) and conv.padding == (padding, padding)
+        if not (plain and pooled and square and isinstance(padding, int) and padding < size) or conv.bias is None:
+            return None
+        convolutions.append(ConvLayer(f"{name}.weight", f"{name}.bias", size, padding))
+    linear = [(name, child) for name, child in children[flat + 1 :] if isinstance(child, nn.Linear)]
+    if any(child.bias is None for _, child in linear):
+        return None
+    return ConvChain(tuple(convolutions), tuple((f"{name}.weight", f"{name}.bias") for name, _ in linear))
 
 
 def _count_activations(module: nn.Module, input_shape: Shape) -> int:

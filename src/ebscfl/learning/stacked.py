@@ -1,8 +1,9 @@
-"""One SGD step of many clients at once, with their parameters stacked: three ways, one result.
+"""One SGD step of many clients at once, with their parameters stacked: four ways, one result.
 
 * `dense_step` multiplies stacked matrices directly and lets the last product write into the parameters: for chains of
   linear layers and ReLUs. Nothing of the size of the parameters is allocated.
 * `vmap_step` maps any model over clients with `torch.func.vmap`: convolutions become grouped ones, fast on CUDA.
+* `ebscfl.learning.lowered.lowered_step` turns convolutions into batched matrix products: the fastest on CUDA.
 * `loop_step` takes one client after the other: on the CPU a grouped convolution is slower than many plain ones
   (``bench/simulation.py`` shows it), and plain ones in channels-last order are the fastest.
 
@@ -81,7 +82,7 @@ def dense_step(model: FlatModel, stack: Stack, x: Tensor, y: Tensor, settings: S
         name, bias_name = model.dense[layer]
         _move_by_product(stack, name, signal.transpose(1, 2), inputs[layer], settings)
         if bias_name:
-            _move(stack, bias_name, signal.sum(dim=1), settings)
+            move(stack, bias_name, signal.sum(dim=1), settings)
         signal = below
 
 
@@ -92,7 +93,7 @@ def vmap_step(model: FlatModel, stack: Stack, x: Tensor, y: Tensor, settings: Sg
     else:
         gradients = stacked_gradients(model, settings.bfloat16, stack.sources, x, y)
     for name, gradient in gradients.items():
-        _move(stack, name, gradient, settings)
+        move(stack, name, gradient, settings)
 
 
 def loop_step(model: FlatModel, stack: Stack, x: Tensor, y: Tensor, settings: SgdSettings) -> None:
@@ -104,7 +105,7 @@ def loop_step(model: FlatModel, stack: Stack, x: Tensor, y: Tensor, settings: Sg
             logits = model.apply_named(leaves, _channels_last(x[index]))
         loss = functional.cross_entropy(logits.to(x.dtype), y[index])
         for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
-            _move(client, name, gradient[None], settings)
+            move(client, name, gradient[None], settings)
 
 
 def stacked_gradients(model: FlatModel, bfloat16: bool, named: Named, x: Tensor, y: Tensor) -> Named:
@@ -149,7 +150,7 @@ def _back(signal: Tensor, weight: Tensor) -> Tensor:
 
 
 def _move_by_product(stack: Stack, name: str, left: Tensor, right: Tensor, settings: SgdSettings) -> None:
-    """`_move` by the gradient ``left @ right``, which is never stored: it is added where it belongs."""
+    """`move` by the gradient ``left @ right``, which is never stored: it is added where it belongs."""
     source, target = stack.sources[name], stack.targets[name]
     if stack.buffers is not None:
         # The first product of a fresh buffer meets zeros, as torch's rule wants it.
@@ -167,7 +168,7 @@ def _move_by_product(stack: Stack, name: str, left: Tensor, right: Tensor, setti
     target.baddbmm_(left, right, beta=0.0 if stack.fresh and not decay else 1.0, alpha=-settings.lr)
 
 
-def _move(stack: Stack, name: str, gradient: Tensor, settings: SgdSettings) -> None:
+def move(stack: Stack, name: str, gradient: Tensor, settings: SgdSettings) -> None:
     """SGD's rule on one parameter: gradient ``(k, *shape)``."""
     if settings.weight_decay:
         gradient = gradient.add(stack.sources[name], alpha=settings.weight_decay)

@@ -30,7 +30,7 @@ class Lines:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, print the files; every error is one line and its exit code."""
     parser = argparse.ArgumentParser(prog="python -m ebscfl.reproduce", description=__doc__)
-    parser.add_argument("name", choices=sorted(EXPERIMENTS))
+    parser.add_argument("name", help=f"one of {', '.join(sorted(EXPERIMENTS))}; or several with commas between them")
     parser.add_argument("--scale", choices=SCALES, default="full")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--resume", action="store_true")
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--time-limit", type=float, metavar="SECONDS")
     parser.add_argument("--packed", action="store_true", help="use CIFAR as scripts/pack_cifar.py re-encodes it")
     parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
     given = parser.parse_args(arguments)
     try:
         paths = make(
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             time_limit=given.time_limit,
             render_only=given.render,
             use_packed=given.packed,
+            jobs=given.jobs,
             progress=Lines(),
         )
     except EbscflError as error:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,20 @@ import torch
 
 import ebscfl
 from ebscfl.config import NO_ATTACK, RunConfig, config_from_table
-from ebscfl.errors import CheckpointError, ConfigError, Interrupted, UsageError
+from ebscfl.errors import ConfigError, Interrupted, UsageError
 from ebscfl.learning import packed
-from ebscfl.sim import metrics, runner
+from ebscfl.reproduce.tasks import Task, carry_out
+from ebscfl.sim import metrics
 from ebscfl.sim.cell import choose_device
 from ebscfl.sim.checkpoint import write_atomically
 from ebscfl.sim.journal import Line, read_lines
 from ebscfl.sim.progress import Progress, Quiet
 
 SCALES = ("smoke", "small", "full")
-SEEDS = {"smoke": (1,), "small": (1, 2, 3), "full": (1, 2, 3)}
+SEEDS = {"smoke": (1,), "small": (1, 2, 3), "full": (4, 5, 6)}
+"""At full scale 1 to 3 are spent: RFCA-H's weights were chosen on recorded scores of those."""
+WRITE_EVERY_S = 20.0
+"""Results so far are written this often, and at the end."""
 EVALUATIONS = ("own", "global")
 SETTLED = 10
 """Rounds after which the attackers' share of weight is counted for itself: trust has had time to settle."""
@@ -70,28 +73,18 @@ class Experiment:
     """The Markdown of a results document."""
     draw: Callable[[Mapping[str, Any], Path], list[Path]] | None = None
     """PNG and SVG of a results document."""
+    seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By scale, where they are not those of `SEEDS`."""
 
 
-class Deadline(Quiet):
-    """Stops a run, as Ctrl-C would, after the first round that ends past a time limit."""
+def by_method(config: RunConfig) -> list[tuple[str, RunConfig]]:
+    """``config`` once a method."""
+    return [(method, replace(config, methods=(method,))) for method in config.methods]
 
-    def __init__(self, seconds: float | None, watched: Progress | None = None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._watched = watched or Quiet()
 
-    def cell_started(self, method: str, attack: str, first_round: int, rounds: int) -> None:
-        """Pass it on."""
-        self._watched.cell_started(method, attack, first_round, rounds)
-
-    def round_finished(self, method: str, attack: str, round_id: int, accuracy: float | None) -> None:
-        """Pass it on, and look at the clock."""
-        self._watched.round_finished(method, attack, round_id, accuracy)
-        if self._end is not None and time.monotonic() > self._end:
-            raise KeyboardInterrupt
-
-    def cell_finished(self, method: str, attack: str, accuracy: float) -> None:
-        """Pass it on."""
-        self._watched.cell_finished(method, attack, accuracy)
+def run_folder(work: Path, setting: Setting, seed: int, method: str) -> Path:
+    """Where the run of one method lies."""
+    return work / setting.key / f"seed-{seed}" / method
 
 
 def make_config(*tables: Mapping[str, Any]) -> RunConfig:
@@ -110,8 +103,39 @@ def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
             into[key] = value
 
 
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An experiment at a scale, on its way to a folder."""
+
+    experiment: Experiment
+    scale: str
+    settings: tuple[Setting, ...]
+    seeds: tuple[int, ...]
+    out: Path
+
+    @property
+    def work(self) -> Path:
+        """Where its runs lie."""
+        return self.out / "work"
+
+    def tasks(self) -> list[Task]:
+        """Every run, all settings of a seed before the next."""
+        return [
+            Task(part, run_folder(self.work, setting, seed, method))
+            for seed in self.seeds
+            for setting in self.settings
+            for method, part in by_method(setting.seeded(seed))
+        ]
+
+    def write(self) -> None:
+        """What is measured so far."""
+        name, title = self.experiment.name, self.experiment.title
+        document = gather(name, title, self.scale, self.settings, self.seeds, self.work)
+        write_atomically(self.out / "results.json", to_json(document))
+
+
 def perform(
-    experiment: Experiment,
+    experiments: Sequence[Experiment],
     folder: Path,
     *,
     scale: str = "full",
@@ -120,9 +144,13 @@ def perform(
     data_dir: Path | None = None,
     time_limit: float | None = None,
     use_packed: bool = False,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Run what is missing of ``experiment`` and write its files to ``folder``/<name>/<scale>; returns them.
+    """Run what is missing of ``experiments``, in their order; files go to ``folder``/<name>/<scale>; returns them.
+
+    Every method of a setting and seed is a run of its own. ``jobs`` processes share them (and the GPU, whose gaps
+    between one process's rounds the others fill).
 
     Raises:
         UsageError: there are results already and ``resume`` was not asked for.
@@ -130,25 +158,35 @@ def perform(
     """
     if scale not in SCALES:
         raise ConfigError(f"scale must be {', '.join(SCALES)}, not {scale!r}")
-    out = folder / experiment.name / scale
-    work = out / "work"
-    if work.exists() and not resume:
-        raise UsageError(f"{work} holds runs already: continue them with --resume, or delete the folder")
-    settings, chosen = list(experiment.settings(scale)), tuple(seeds or SEEDS[scale])
+    plans = [_plan(experiment, folder, scale, seeds, use_packed) for experiment in experiments]
+    for plan in plans:
+        if plan.work.exists() and not resume:
+            raise UsageError(f"{plan.work} holds runs already: continue them with --resume, or delete the folder")
+    last = time.monotonic()
+
+    def after_each() -> None:
+        nonlocal last
+        if time.monotonic() > last + WRITE_EVERY_S:
+            for plan in plans:
+                plan.write()
+            last = time.monotonic()
+
+    tasks = [task for plan in plans for task in plan.tasks()]
+    finished = carry_out(tasks, jobs, data_dir, time_limit, progress or Quiet(), after_each)
+    for plan in plans:
+        plan.write()
+    if not finished:
+        where = ", ".join(str(plan.out) for plan in plans)
+        raise Interrupted(f"stopped; results so far are in {where}; go on with --resume and the same command")
+    return [path for plan in plans for path in write_views(plan.experiment, plan.out)]
+
+
+def _plan(experiment: Experiment, folder: Path, scale: str, seeds: Sequence[int] | None, use_packed: bool) -> Plan:
+    settings = tuple(experiment.settings(scale))
     if use_packed:
-        settings = [with_packed_data(setting) for setting in settings]
-    watch = Deadline(time_limit, progress)
-    for setting in settings:
-        for seed in chosen:
-            try:
-                _run(setting.seeded(seed), work / setting.key / f"seed-{seed}", data_dir, watch)
-            except Interrupted:
-                _write(experiment, scale, settings, chosen, out)
-                raise Interrupted(
-                    f"stopped; results so far are in {out}; go on with --resume and the same command"
-                ) from None
-            _write(experiment, scale, settings, chosen, out)
-    return write_views(experiment, out)
+        settings = tuple(with_packed_data(setting) for setting in settings)
+    chosen = tuple(seeds or experiment.seeds.get(scale, SEEDS[scale]))
+    return Plan(experiment, scale, settings, chosen, folder / experiment.name / scale)
 
 
 def with_packed_data(setting: Setting) -> Setting:
@@ -158,23 +196,6 @@ def with_packed_data(setting: Setting) -> Setting:
     if name not in packed.NAMES:
         return setting
     return replace(setting, config=replace(setting.config, data=replace(data, dataset=name)))
-
-
-def _run(config: RunConfig, run_dir: Path, data_dir: Path | None, progress: Progress) -> None:
-    if not (run_dir / "run.json").exists():
-        shutil.rmtree(run_dir, ignore_errors=True)  # stopped before it began
-        runner.run(config, out=run_dir, data_dir=data_dir, progress=progress)
-        return
-    info = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-    if info.get("config_sha256") != config.digest():
-        raise CheckpointError(f"{run_dir} was run with other settings: delete it to run it anew")
-    if info.get("status") != "complete":
-        runner.resume(run_dir, data_dir=data_dir, progress=progress)
-
-
-def _write(experiment: Experiment, scale: str, settings: Sequence[Setting], seeds: Sequence[int], out: Path) -> None:
-    document = gather(experiment.name, experiment.title, scale, settings, seeds, out / "work")
-    write_atomically(out / "results.json", to_json(document))
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
@@ -213,8 +234,11 @@ def gather(
     seconds = 0.0
     for setting in settings:
         for seed in seeds:
-            run_dir = work / setting.key / f"seed-{seed}"
-            lines = read_lines(run_dir / "metrics.jsonl")
+            lines = [
+                line
+                for method in setting.config.methods
+                for line in read_lines(run_folder(work, setting, seed, method) / "metrics.jsonl")
+            ]
             found = [{**setting.labels, "seed": seed, **row} for row in cell_rows(lines, setting.config)]
             rows += found
             seconds += sum(row["seconds"] for row in found)
@@ -289,7 +313,7 @@ def git_commit(folder: Path | None = None) -> str | None:
             ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("EBSCFL_COMMIT")  # a copy of the tree without its history
     return head.stdout.strip() + ("+" if state.stdout.strip() else "")
 
 

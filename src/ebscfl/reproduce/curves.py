@@ -28,7 +28,7 @@ def panels(*keys: str) -> Callable[[Mapping[str, Any], Path], list[Path]]:
 
         from ebscfl.reproduce import plots
 
-        rows = [row for row in document["rows"] if row.get("variant", "working") == "working"]
+        rows = [row for row in document["rows"] if row.get("variant") != "literal"]
         settings = list(dict.fromkeys(tuple(row[key] for key in keys) for row in rows))
         attacks = list(dict.fromkeys(row["attack"] for row in rows))
         attacks = [a for a in attacks if a != NO_ATTACK] + [a for a in attacks if a == NO_ATTACK]

@@ -37,27 +37,38 @@ def make(
     time_limit: float | None = None,
     render_only: bool = False,
     use_packed: bool = False,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Make one experiment in ``folder``/<name>/<scale>; the files it wrote. ``render_only`` draws what is measured."""
-    if name not in EXPERIMENTS:
-        raise ConfigError(f"there is no experiment {name!r}; {nearest(name, list(EXPERIMENTS))}")
+    """Make one experiment, or several (names with commas between them, their runs share the processes), in
+    ``folder``/<name>/<scale>; the files it wrote. ``render_only`` draws what is measured."""
+    names = name.split(",")
+    for one in names:
+        if one not in EXPERIMENTS:
+            raise ConfigError(f"there is no experiment {one!r}; {nearest(one, list(EXPERIMENTS))}")
     if scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, not {scale!r}")
     if render_only:
-        if not (folder / name / scale / "results.json").is_file():
-            raise ConfigError(f"{folder / name / scale} holds no results.json to render")
-        return write_views(EXPERIMENTS[name], folder / name / scale)
-    if name == convergence.NAME:
-        return convergence.figure_convergence(folder, scale=scale, seeds=seeds)
-    return perform(
-        EXPERIMENTS[name],
-        folder,
-        scale=scale,
-        seeds=seeds,
-        resume=resume,
-        data_dir=data_dir,
-        time_limit=time_limit,
-        use_packed=use_packed,
-        progress=progress,
-    )
+        for one in names:
+            if not (folder / one / scale / "results.json").is_file():
+                raise ConfigError(f"{folder / one / scale} holds no results.json to render")
+        return [path for one in names for path in write_views(EXPERIMENTS[one], folder / one / scale)]
+    made = [figure for one in names if one == convergence.NAME for figure in _convergence(folder, scale, seeds)]
+    if runs := [EXPERIMENTS[one] for one in names if one != convergence.NAME]:
+        made += perform(
+            runs,
+            folder,
+            scale=scale,
+            seeds=seeds,
+            resume=resume,
+            data_dir=data_dir,
+            time_limit=time_limit,
+            use_packed=use_packed,
+            jobs=jobs,
+            progress=progress,
+        )
+    return made
+
+
+def _convergence(folder: Path, scale: str, seeds: Sequence[int] | None) -> list[Path]:
+    return convergence.figure_convergence(folder, scale=scale, seeds=seeds)

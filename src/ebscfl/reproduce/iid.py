@@ -19,14 +19,15 @@ ATTACKS = ("label-flip", "krum-attack", "trim-attack", "backdoor", "adaptive")
 
 FULL: dict[str, dict[str, Any]] = {
     "mnist": {
-        "rounds": 200,
-        "eval_every": 20,
+        "rounds": 100,
+        "eval_every": 10,
+        "device": "cpu",
         "data": {"dataset": "mnist", "standardize": False},
-        "model": {"name": "cnn"},
-        "local": {"steps": 5, "batch_size": 32, "lr": 0.05},
+        "model": {"name": "mlp"},
+        "local": {"steps": 5, "batch_size": 32, "lr": 0.05, "dtype": "float32"},
     },
     "cifar10": {
-        "rounds": 100,
+        "rounds": 30,
         "eval_every": 10,
         "data": {"dataset": "cifar10"},
         "model": {"name": "cifar-cnn"},
@@ -67,7 +68,7 @@ def model_accuracy_settings(scale: str) -> list[Setting]:
                 "methods": ["fedavg", "ifca", "rfca"],
                 "attacks": [],
                 "data": {"kind": "dirichlet", "alpha": 0.1, "clients": clients, "root_parts": "clients", "min_size": 5},
-                **({"rounds": 60, "eval_every": 2} if scale == "full" else {"eval_every": 1}),
+                **({"rounds": 25, "eval_every": 1} if scale == "full" else {"eval_every": 1}),
             }
             table = make_config(SCALES[scale], FULL.get(name, {}), own)
             settings.append(Setting({"dataset": name, "n": clients}, table))

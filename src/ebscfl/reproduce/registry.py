@@ -58,6 +58,7 @@ ITEMS = (
     Item("sweep-noniid", "-", "ASR of label flipping against n and rounds", _RUNS, ""),
     Item("search", "-", "settings the paper leaves open, by no-attack accuracy", _RUNS, ""),
     Item("study-options", "-", "our own: options of the clustered rule", _RUNS, ""),
+    Item("study-worlds", "-", "our own: rotations and label permutations", _RUNS, ""),
     Item("study-behavior", "-", "our own: sleepers, on-off attackers, own clusters", _RUNS, ""),
     Item("study-attacks", "-", "our own: attacks the paper did not try", _RUNS, ""),
     Item("figure-overview", "fig:RFCA", "overview of RFCA", missing="a drawing: nothing is measured"),

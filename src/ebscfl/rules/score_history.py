@@ -20,10 +20,18 @@ What `advance` does with the scores s_i of the clients that took part:
    than ``min_gap``, and the group above must hold at least ``min_trusted`` of them. Of several such gaps the relatively
    widest counts, and the cut goes through its middle. If none qualifies there is no second group, and nobody is cut.
 5. **Weight.** ``ReLU(s_i)``, this round's score, for clients whose standing is not below the cut, else 0. Newcomers are
-   judged by the same cut but do not move it, and count only ``seen / warmup`` of their score: an attacker that comes
+   judged by the same cut but do not move it, and count only ``seen / warmup`` of their weight: an attacker that comes
    back under a new name starts over. (While everybody is new, this factor is the same for all and cancels.)
    This round's score bounds what a *sleeper* (honest first, hostile later) gains until its standing has fallen: an
    update that points away from the server update weighs 0 in its first hostile round.
+
+With ``weight="record"`` the weight comes from the record instead: the plain average of a client's scores (step 2
+without the median) against that of the well trusted, q: nothing up to a third of q, everything from two thirds on. q
+is the upper `TRUSTED_SHARE` quantile of all averages, but at most three medians, so that fewer than half of the
+clients cannot raise it as they please. One lucky round gives a bad record nothing, and late in training, when every
+single cosine is mostly noise, honest clients go on counting, nearly all alike. This round's score then only refuses
+outliers: negative scores lower than the median by more than `OUTLIER` deviations, which are estimated from the upper
+half alone (hostile clients are in the lower one). With ``weight="equal"`` every positive score weighs 1.
 
 The caller decides who is compared with whom: normally all clients of a round with one history. If honest clients of
 different clusters score so differently that they look like two groups, keep one history per cluster.
@@ -49,6 +57,14 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+FIELDS = ("clients", "seen", "average", "standing", "level")
+TRUSTED_SHARE = 0.8
+"""Clients with an average above this quantile are well trusted."""
+OUTLIER = 2.0
+"""Deviations below the median at which a negative score is refused: 2 % of honest ones, were they normal."""
+NORMAL_MEDIAN = 1.4826
+"""Standard deviation over median absolute deviation, for normal numbers."""
+WEIGHTS = ("score", "record", "equal")
 SMALL_SAMPLE = 5.0
 """Few clients look tighter than they are and have wider gaps by chance: the gap asked for grows by the factor
 ``1 + SMALL_SAMPLE / size of the upper group``. Rates measured with 5 head ``tests/rules/test_score_history.py``."""
@@ -72,6 +88,9 @@ class HistorySettings:
     """The share of clients that is never cut."""
     min_clients: int = 6
     """With fewer clients to compare there is no cut."""
+    weight: str = "score"
+    """A trusted client weighs as much as this round's "score", or as its "record" allows, or all whose score is
+    positive weigh "equal"."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay < 1.0:
@@ -80,6 +99,8 @@ class HistorySettings:
             raise ConfigError(f"recovery must lie in (0, 1], not {self.recovery}")
         if not 0.0 < self.min_trusted <= 1.0:
             raise ConfigError(f"min_trusted must lie in (0, 1], not {self.min_trusted}")
+        if self.weight not in WEIGHTS:
+            raise ConfigError(f"weight must be one of {', '.join(WEIGHTS)}, not {self.weight!r}")
         if self.warmup < 1:
             raise ConfigError(f"warmup must be at least 1 round, not {self.warmup}")
         if self.min_clients < 3:
@@ -97,11 +118,13 @@ class History:
     seen: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     average: Floats = field(default_factory=lambda: np.empty(0))
     standing: Floats = field(default_factory=lambda: np.empty(0))
+    level: Floats = field(default_factory=lambda: np.empty(0))
+    """The average of the scores themselves, where ``average`` is that of their excess over the median."""
 
     def __post_init__(self) -> None:
-        if not len(self.clients) == len(self.seen) == len(self.average) == len(self.standing):
-            raise UsageError("the four arrays of a history must have the same length")
-        for name in ("clients", "seen", "average", "standing"):
+        if len({len(getattr(self, name)) for name in FIELDS}) > 1:
+            raise UsageError("the arrays of a history must have the same length")
+        for name in FIELDS:
             frozen = getattr(self, name).copy()  # the caller's own array stays writable
             frozen.setflags(write=False)
             object.__setattr__(self, name, frozen)
@@ -129,13 +152,16 @@ def advance(
     everyone = np.union1d(history.clients, ids)
     known = np.searchsorted(everyone, history.clients)
     here = np.searchsorted(everyone, ids)
-    seen, average, standing = np.zeros(len(everyone), dtype=np.int64), np.zeros(len(everyone)), np.zeros(len(everyone))
+    seen = np.zeros(len(everyone), dtype=np.int64)
+    average, standing, level = np.zeros((3, len(everyone)))
     seen[known], average[known], standing[known] = history.seen, history.average, history.standing
+    level[known] = history.level
 
     excess = cosine - np.median(cosine)
     seen[here] += 1
     rate = np.maximum(1.0 - settings.decay, 1.0 / seen[here])
     average[here] += rate * (excess - average[here])
+    level[here] += rate * (cosine - level[here])
     climbed = standing[here] + settings.recovery * (average[here] - standing[here])
     newcomer = seen[here] < settings.warmup
     first_verdict = seen[here] <= settings.warmup
@@ -144,8 +170,27 @@ def advance(
     cut = find_cut(standing[here][~newcomer], settings)
     trusted = np.ones(len(ids), dtype=np.bool_) if cut is None else standing[here] >= cut
     probation = np.minimum(1.0, seen[here] / settings.warmup)
-    weights = np.where(trusted, np.maximum(cosine, 0.0) * probation, 0.0)
-    return History(everyone, seen, average, standing), Judgment(weights, trusted, standing[here], cut)
+    if settings.weight == "record":
+        worth = np.where(cosine > outlier_floor(cosine), record_weights(level[here]), 0.0)
+    else:
+        worth = np.maximum(cosine, 0.0) if settings.weight == "score" else (cosine > 0.0).astype(np.float64)
+    weights = np.where(trusted, worth * probation, 0.0)
+    return History(everyone, seen, average, standing, level), Judgment(weights, trusted, standing[here], cut)
+
+
+def record_weights(levels: Floats) -> Floats:
+    """(n,) weights 0..1 of clients with these average scores (n,)."""
+    positive = np.maximum(levels, 0.0)
+    top = min(float(np.quantile(positive, TRUSTED_SHARE)), 3.0 * float(np.median(positive)))
+    return np.clip(3.0 * positive / top - 1.0, 0.0, 1.0) if top > 0.0 else np.zeros(len(levels))
+
+
+def outlier_floor(scores: Floats) -> float:
+    """The score at or below which an update counts as an outlier of this round; never above 0."""
+    middle = float(np.median(scores))
+    above = scores[scores > middle] - middle
+    deviation = NORMAL_MEDIAN * float(np.median(above)) if len(above) else 0.0
+    return min(0.0, middle - OUTLIER * deviation)
 
 
 def find_cut(standings: Floats, settings: HistorySettings) -> float | None:
@@ -169,31 +214,27 @@ def find_cut(standings: Floats, settings: HistorySettings) -> float | None:
 
 def history_to_json(history: History) -> dict[str, list[int] | list[float]]:
     """Plain lists; floats survive `json` exactly."""
-    return {
-        "clients": history.clients.tolist(),
-        "seen": history.seen.tolist(),
-        "average": history.average.tolist(),
-        "standing": history.standing.tolist(),
-    }
+    return {name: getattr(history, name).tolist() for name in FIELDS}
 
 
 def history_from_json(document: Mapping[str, Any]) -> History:
     """The inverse of `history_to_json`; a `CheckpointError` unless the document is one of ours."""
-    if set(document) != {"clients", "seen", "average", "standing"}:
-        raise CheckpointError("a score history has the fields clients, seen, average and standing")
+    if set(document) != set(FIELDS):
+        raise CheckpointError(f"a score history has the fields {', '.join(FIELDS)}")
     try:
-        clients, seen = (np.array(document[name], dtype=np.int64) for name in ("clients", "seen"))
-        average, standing = (np.array(document[name], dtype=np.float64) for name in ("average", "standing"))
+        arrays = {
+            name: np.array(document[name], dtype=np.int64 if name in FIELDS[:2] else np.float64) for name in FIELDS
+        }
     except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"the score history is corrupt: {error}") from error
-    sizes = {array.shape for array in (clients, seen, average, standing)}
-    if len(sizes) != 1 or clients.ndim != 1:
+    clients = arrays["clients"]
+    if len({array.shape for array in arrays.values()}) != 1 or clients.ndim != 1:
         raise CheckpointError("the score history is corrupt: its fields differ in length")
-    if (np.diff(clients) <= 0).any() or (seen < 1).any():
+    if (np.diff(clients) <= 0).any() or (arrays["seen"] < 1).any():
         raise CheckpointError("the score history is corrupt: clients must ascend and have been seen")
-    if not (np.isfinite(average).all() and np.isfinite(standing).all()):
+    if not all(np.isfinite(arrays[name]).all() for name in FIELDS[2:]):
         raise CheckpointError("the score history is corrupt: it holds NaN or infinity")
-    return History(clients, seen, average, standing)
+    return History(**arrays)
 
 
 def _checked(clients: Sequence[int] | Ints, scores: Floats) -> tuple[Ints, Floats]:

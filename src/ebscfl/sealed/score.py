@@ -116,9 +116,9 @@ def masked(params: SealedParameters, keys: ClientKeys, lam: int, rho: int) -> An
     return Answer((rho - keys.kappa) % p, (lam * rho - keys.guard_kappa) % p)
 
 
-def reweighed(params: SealedParameters, verdict: Verdict, keys: ClientKeys, lam: int, share: float) -> Verdict:
-    """An accepted verdict with ``share`` (0..1) of its weight: what a score history makes of it."""
-    rho = round(verdict.weight * min(max(share, 0.0), 1.0))
+def reweighed(params: SealedParameters, verdict: Verdict, keys: ClientKeys, lam: int, weight: float) -> Verdict:
+    """An accepted verdict with another ``weight`` (0..1): what a score history makes of it."""
+    rho = round(2**params.weight_bits * min(max(weight, 0.0), 1.0))
     return replace(verdict, answer=masked(params, keys, lam, rho), weight=rho)
 
 

@@ -35,37 +35,37 @@ def everyone() -> list[int]:
     return list(range(CLIENTS))
 
 
-def test_shares_are_the_rule_s_weights_over_the_scores() -> None:
+def test_weights_are_the_rule_s() -> None:
     kept, history = memory(), History()
     for t in range(8):
-        shares = kept.shares(t, everyone(), scores(t))
+        weights = kept.weights(t, everyone(), scores(t))
         history, verdict = advance(history, everyone(), np.array(scores(t)), HistorySettings())
-        assert np.allclose(np.array(shares) * scores(t), verdict.weights)
-    assert shares == pytest.approx([1.0] * 7 + [0.0] * 3)
+        assert weights == verdict.weights.tolist()
+    assert weights == pytest.approx([*scores(7)[:7], 0.0, 0.0, 0.0])
     assert history_to_json(kept.history()) == history_to_json(history)
 
 
 def test_batches_do_not_change_the_history() -> None:
     whole, cut = memory(), memory()
     for t in range(6):
-        whole.shares(t, everyone(), scores(t))
+        whole.weights(t, everyone(), scores(t))
         for part in ([3, 1], [0, 2, 9, 4], [5, 6, 7, 8]):
-            cut.shares(t, part, [scores(t)[i] for i in part])
-        cut.shares(t, [1], [scores(t)[1]])  # asked again
+            cut.weights(t, part, [scores(t)[i] for i in part])
+        cut.weights(t, [1], [scores(t)[1]])  # asked again
     assert history_to_json(whole.history()) == history_to_json(cut.history())
 
 
 def test_the_last_batch_is_judged_by_the_whole_round() -> None:
     kept = memory()
     for t in range(7):
-        kept.shares(t, everyone(), scores(t))
-    kept.shares(7, everyone()[:6], scores(7)[:6])
-    assert kept.shares(7, [6, 7, 8, 9], scores(7)[6:]) == pytest.approx([1.0, 0.0, 0.0, 0.0])
+        kept.weights(t, everyone(), scores(t))
+    kept.weights(7, everyone()[:6], scores(7)[:6])
+    assert kept.weights(7, [6, 7, 8, 9], scores(7)[6:]) == pytest.approx([scores(7)[6], 0.0, 0.0, 0.0])
 
 
 def test_a_spread_upload_counts_no_more_than_one() -> None:
     kept = memory()
-    kept.shares(0, [0, 1], [1.7, 0.5])
+    kept.weights(0, [0, 1], [1.7, 0.5])
     assert float(kept.history().average.max()) <= 1.0
 
 
@@ -74,13 +74,13 @@ def test_it_survives_a_restart(tmp_path: Path) -> None:
     store = SqliteStore(path)
     first = memory(store)
     for t in range(5):
-        first.shares(t, everyone(), scores(t))
+        first.weights(t, everyone(), scores(t))
     before = history_to_json(first.history())
     store.close()
     again = SqliteStore(path)
     second = memory(again)
     assert history_to_json(second.history()) == before
-    assert second.shares(5, everyone(), scores(5)) == pytest.approx([1.0] * 7 + [0.0] * 3)
+    assert second.weights(5, everyone(), scores(5)) == pytest.approx([*scores(5)[:7], 0.0, 0.0, 0.0])
     again.close()
 
 

@@ -1,4 +1,4 @@
-"""The key centre's memory of scores (RFCA-H): which share of its trust weight each client is given in a round.
+"""The key centre's memory of scores (RFCA-H): the trust weight each client is given in a round.
 
 The rule is `ebscfl.rules.score_history`; this file keeps its state in the store, before any answer leaves. What is
 kept is the history before the newest training round and that round's scores: a round that is asked in several batches
@@ -42,8 +42,8 @@ class ScoreMemory:
     def __repr__(self) -> str:
         return "ScoreMemory(<redacted>)"
 
-    def shares(self, training_round: int, clients: Sequence[int], scores: Sequence[float]) -> list[float]:
-        """For each client the share 0..1 of ReLU(score) that counts; remembers the scores first."""
+    def weights(self, training_round: int, clients: Sequence[int], scores: Sequence[float]) -> list[float]:
+        """The weight 0..1 of each client; remembers the scores first."""
         if not clients:
             return []
         number, before, known = self._load()
@@ -58,11 +58,8 @@ class ScoreMemory:
         }
         self._store.put_note(NOTE, json.dumps(note, allow_nan=False).encode())
         verdict = self._judge(before, known)[1]
-        share = {
-            client: float(weight) / known[client] if known[client] > 0.0 else 0.0
-            for client, weight in zip(sorted(known), verdict.weights, strict=True)
-        }
-        return [share[client] for client in clients]
+        weight = dict(zip(sorted(known), verdict.weights.tolist(), strict=True))
+        return [float(weight[client]) for client in clients]
 
     def history(self) -> History:
         """The history after the newest round."""

@@ -272,10 +272,10 @@ class SealedKdc(KdcRole):
         """The verdicts with the weights that the score history allows. All scores first, so pads are made twice."""
         counted = [i for i, verdict in enumerate(verdicts) if verdict.accepted]
         number = training_round_of(current.round_id)
-        shares = memory.shares(number, [clients[i] for i in counted], [verdicts[i].score for i in counted])
+        weights = memory.weights(number, [clients[i] for i in counted], [verdicts[i].score for i in counted])
         judged = list(verdicts)
-        for i, share in zip(counted, shares, strict=True):
-            judged[i] = reweighed(self._params, verdicts[i], keys[i], current.lam, share)
+        for i, weight in zip(counted, weights, strict=True):
+            judged[i] = reweighed(self._params, verdicts[i], keys[i], current.lam, weight)
         answers = [(keys[i], answer) for i in counted if (answer := judged[i].answer) is not None]
         self._work.add(current.total, [key for key, _ in answers], [answer for _, answer in answers])
         return judged

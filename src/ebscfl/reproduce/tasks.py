@@ -1,0 +1,141 @@
+"""Many runs, one after the other or over several processes, resumable and under a time limit.
+
+A run is a function of its configuration alone, so processes share nothing but the disk: each writes its own run
+directory. A run that is complete is left alone, one that was stopped goes on at its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ebscfl.config import RunConfig, parse_config
+from ebscfl.errors import CheckpointError, ConfigError, Interrupted
+from ebscfl.sim import runner
+from ebscfl.sim.journal import read_lines
+from ebscfl.sim.progress import Progress, Quiet
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One run and its directory."""
+
+    config: RunConfig
+    run_dir: Path
+
+
+class Deadline(Quiet):
+    """Stops a run, as Ctrl-C would, after the first round that ends past ``end`` (by `time.time`)."""
+
+    def __init__(self, end: float | None, watched: Progress | None = None) -> None:
+        self._end = end
+        self._watched = watched or Quiet()
+
+    def cell_started(self, method: str, attack: str, first_round: int, rounds: int) -> None:
+        """Pass it on."""
+        self._watched.cell_started(method, attack, first_round, rounds)
+
+    def round_finished(self, method: str, attack: str, round_id: int, accuracy: float | None) -> None:
+        """Pass it on, and look at the clock."""
+        self._watched.round_finished(method, attack, round_id, accuracy)
+        if self._end is not None and time.time() > self._end:
+            raise KeyboardInterrupt
+
+    def cell_finished(self, method: str, attack: str, accuracy: float) -> None:
+        """Pass it on."""
+        self._watched.cell_finished(method, attack, accuracy)
+
+
+def carry_out(
+    tasks: Sequence[Task],
+    jobs: int,
+    data_dir: Path | None,
+    time_limit: float | None,
+    progress: Progress,
+    after_each: Callable[[], None],
+) -> bool:
+    """Play what is missing of ``tasks``; False if Ctrl-C or the limit came first. ``after_each`` run, so is the call.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: of the first run that cannot be played; the others are stopped.
+    """
+    if jobs < 1:
+        raise ConfigError(f"jobs must be at least 1, not {jobs}")
+    end = None if time_limit is None else time.time() + time_limit
+    if jobs == 1:
+        for task in tasks:
+            try:
+                play(task, data_dir, Deadline(end, progress))
+            except Interrupted:
+                after_each()
+                return False
+            after_each()
+        return True
+    return _side_by_side(tasks, jobs, data_dir, end, progress, after_each)
+
+
+def play(task: Task, data_dir: Path | None, progress: Progress) -> None:
+    """Start the task's run, finish it, or find it complete."""
+    config, run_dir = task.config, task.run_dir
+    if not (run_dir / "run.json").exists():
+        shutil.rmtree(run_dir, ignore_errors=True)  # stopped before it began
+        runner.run(config, out=run_dir, data_dir=data_dir, progress=progress)
+        return
+    info = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+    if info.get("config_sha256") != config.digest():
+        raise CheckpointError(f"{run_dir} was run with other settings: delete it to run it anew")
+    if info.get("status") != "complete":
+        runner.resume(run_dir, data_dir=data_dir, progress=progress)
+
+
+def _side_by_side(
+    tasks: Sequence[Task],
+    jobs: int,
+    data_dir: Path | None,
+    end: float | None,
+    progress: Progress,
+    after_each: Callable[[], None],
+) -> bool:
+    """Workers are new processes, not forks: CUDA does not survive one."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    finished = True
+    with ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(threads,)
+    ) as pool:
+        waiting = {pool.submit(_in_worker, task.config.to_toml(), task.run_dir, data_dir, end): task for task in tasks}
+        try:
+            for done in as_completed(waiting):
+                if done.result():
+                    for line in read_lines(waiting[done].run_dir / "metrics.jsonl"):
+                        if line["kind"] == "cell":
+                            progress.cell_finished(line["method"], line["attack"], line["fa"])
+                else:
+                    finished = False
+                after_each()
+        except KeyboardInterrupt:  # the workers got the signal too, and leave their checkpoints
+            finished = False
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    if not finished:
+        after_each()
+    return finished
+
+
+def _in_worker(config: str, run_dir: Path, data_dir: Path | None, end: float | None) -> bool:
+    """Whether the run is complete."""
+    try:
+        if end is not None and time.time() > end:
+            return False
+        play(Task(parse_config(config), run_dir), data_dir, Deadline(end))
+    except (Interrupted, KeyboardInterrupt):
+        return False
+    return True
