@@ -23,6 +23,9 @@ def reproduce_command(
         float | None, typer.Option("--time-limit", metavar="SECONDS", help="Accuracy: stop then, so that --resume can.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", help="Accuracy: processes that share the runs.")] = 1,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="LABEL=VALUE", help="Accuracy: settings with this label.")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
@@ -33,12 +36,15 @@ def reproduce_command(
     if list_all == (name is not None):
         raise UsageError("name one table or figure, or ask for --list")
     if name is not None:
+        from ebscfl.reproduce.accuracy import parse_labels
+
         running = {
             "resume": resume,
             "render_only": render,
             "time_limit": time_limit,
             "data_dir": data_dir,
             "jobs": jobs,
+            "only": parse_labels(only or []),
         }
         with live_progress() as progress:
             made = make(name, out, scale=scale, seed=seed, progress=progress, **running)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebscfl.errors import EbscflError
-from ebscfl.reproduce.accuracy import SCALES
+from ebscfl.reproduce.accuracy import SCALES, parse_labels
 from ebscfl.reproduce.experiments import EXPERIMENTS, make
 
 
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--packed", action="store_true", help="use CIFAR as scripts/pack_cifar.py re-encodes it")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
+    parser.add_argument("--only", action="append", default=[], metavar="LABEL=VALUE", help="settings with this label")
     given = parser.parse_args(arguments)
     try:
         paths = make(
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             render_only=given.render,
             use_packed=given.packed,
             jobs=given.jobs,
+            only=parse_labels(given.only),
             progress=Lines(),
         )
     except EbscflError as error:

@@ -2,7 +2,9 @@
 
 A `Setting` is one `RunConfig` with the labels its results are filed under; an `Experiment` names the settings of a
 scale. Results are written after every run, so an experiment that is stopped has what it measured so far, and
-``resume`` goes on at the last checkpoint. Only torch, numpy and Pillow are needed; plots come later if need be.
+``resume`` goes on at the last checkpoint. A row of results.json says which configuration made it and where, so the
+document alone is enough to go on from on another machine: runs whose rows it holds are not played again. Only torch,
+numpy and Pillow are needed; plots come later if need be.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import torch
 
 import ebscfl
 from ebscfl.config import NO_ATTACK, RunConfig, config_from_table
-from ebscfl.errors import ConfigError, Interrupted, UsageError
+from ebscfl.errors import CheckpointError, ConfigError, Interrupted, UsageError
 from ebscfl.learning import packed
 from ebscfl.reproduce.tasks import Task, carry_out
 from ebscfl.sim import metrics
@@ -40,6 +42,8 @@ EVALUATIONS = ("own", "global")
 SETTLED = 10
 """Rounds after which the attackers' share of weight is counted for itself: trust has had time to settle."""
 DIGITS = 4
+MADE_WITH = ("device", "torch", "commit")
+"""Of `provenance`, what each row says for itself; a document names every value its rows have."""
 
 Labels = dict[str, Any]
 Row = dict[str, Any]
@@ -112,6 +116,10 @@ class Plan:
     settings: tuple[Setting, ...]
     seeds: tuple[int, ...]
     out: Path
+    before: tuple[Row, ...] = ()
+    """Rows of an earlier results.json."""
+    only: Mapping[str, str] = field(default_factory=dict)
+    """Labels (as text) of the settings to run; the document still covers all of them."""
 
     @property
     def work(self) -> Path:
@@ -119,19 +127,31 @@ class Plan:
         return self.out / "work"
 
     def tasks(self) -> list[Task]:
-        """Every run, all settings of a seed before the next."""
+        """Every run that ``before`` does not hold, all settings of a seed before the next."""
         return [
             Task(part, run_folder(self.work, setting, seed, method))
             for seed in self.seeds
             for setting in self.settings
             for method, part in by_method(setting.seeded(seed))
+            if all(str(setting.labels.get(name)) == value for name, value in self.only.items())
+            and len(rows_of(self.before, setting, part)) < len(part.cells)
         ]
 
     def write(self) -> None:
         """What is measured so far."""
         name, title = self.experiment.name, self.experiment.title
-        document = gather(name, title, self.scale, self.settings, self.seeds, self.work)
+        document = gather(name, title, self.scale, self.settings, self.seeds, self.work, self.before)
         write_atomically(self.out / "results.json", to_json(document))
+
+
+def rows_of(rows: Sequence[Row], setting: Setting, config: RunConfig) -> list[Row]:
+    """Those that the run ``config`` of ``setting`` made."""
+    digest = config.digest()
+    return [
+        row
+        for row in rows
+        if row.get("config_sha256") == digest and all(row[name] == value for name, value in setting.labels.items())
+    ]
 
 
 def perform(
@@ -145,21 +165,28 @@ def perform(
     time_limit: float | None = None,
     use_packed: bool = False,
     jobs: int = 1,
+    only: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Run what is missing of ``experiments``, in their order; files go to ``folder``/<name>/<scale>; returns them.
 
     Every method of a setting and seed is a run of its own. ``jobs`` processes share them (and the GPU, whose gaps
-    between one process's rounds the others fill).
+    between one process's rounds the others fill). ``only`` runs the settings with these labels.
 
     Raises:
-        UsageError: there are results already and ``resume`` was not asked for.
+        UsageError: there are runs already and ``resume`` was not asked for.
         Interrupted: on Ctrl-C or past ``time_limit`` seconds; results so far are written.
     """
     if scale not in SCALES:
         raise ConfigError(f"scale must be {', '.join(SCALES)}, not {scale!r}")
-    plans = [_plan(experiment, folder, scale, seeds, use_packed) for experiment in experiments]
+    plans = [
+        replace(_plan(experiment, folder, scale, seeds, use_packed, resume), only=dict(only or {}))
+        for experiment in experiments
+    ]
     for plan in plans:
+        unknown = [name for name in plan.only if not any(name in setting.labels for setting in plan.settings)]
+        if unknown:
+            raise ConfigError(f"only: no setting of {plan.experiment.name} has a label {unknown[0]!r}")
         if plan.work.exists() and not resume:
             raise UsageError(f"{plan.work} holds runs already: continue them with --resume, or delete the folder")
     last = time.monotonic()
@@ -181,12 +208,32 @@ def perform(
     return [path for plan in plans for path in write_views(plan.experiment, plan.out)]
 
 
-def _plan(experiment: Experiment, folder: Path, scale: str, seeds: Sequence[int] | None, use_packed: bool) -> Plan:
+def _plan(
+    experiment: Experiment, folder: Path, scale: str, seeds: Sequence[int] | None, use_packed: bool, resume: bool
+) -> Plan:
     settings = tuple(experiment.settings(scale))
     if use_packed:
         settings = tuple(with_packed_data(setting) for setting in settings)
     chosen = tuple(seeds or experiment.seeds.get(scale, SEEDS[scale]))
-    return Plan(experiment, scale, settings, chosen, folder / experiment.name / scale)
+    out = folder / experiment.name / scale
+    return Plan(experiment, scale, settings, chosen, out, _rows_before(out / "results.json") if resume else ())
+
+
+def parse_labels(texts: Sequence[str]) -> dict[str, str]:
+    """``["dataset=mnist"]`` as labels."""
+    wrong = [text for text in texts if "=" not in text]
+    if wrong:
+        raise ConfigError(f"only: {wrong[0]!r} is not LABEL=VALUE")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _rows_before(path: Path) -> tuple[Row, ...]:
+    if not path.exists():
+        return ()
+    try:
+        return tuple(json.loads(path.read_text(encoding="utf-8"))["rows"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is corrupt ({type(error).__name__}): move it away to begin anew") from None
 
 
 def with_packed_data(setting: Setting) -> Setting:
@@ -226,24 +273,31 @@ def has_matplotlib() -> bool:
 
 
 def gather(
-    name: str, title: str, scale: str, settings: Sequence[Setting], seeds: Sequence[int], work: Path
+    name: str,
+    title: str,
+    scale: str,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    work: Path,
+    before: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    """The results document of all runs in ``work``, finished or not."""
+    """The results document of all runs in ``work``, finished or not, and of those that made the rows ``before``."""
     rows: list[Row] = []
     runs = 0
-    seconds = 0.0
+    made = provenance(settings[0].config.device)
     for setting in settings:
         for seed in seeds:
-            lines = [
-                line
-                for method in setting.config.methods
-                for line in read_lines(run_folder(work, setting, seed, method) / "metrics.jsonl")
-            ]
-            found = [{**setting.labels, "seed": seed, **row} for row in cell_rows(lines, setting.config)]
+            found: list[Row] = []
+            for method, part in by_method(setting.seeded(seed)):
+                lines = read_lines(run_folder(work, setting, seed, method) / "metrics.jsonl")
+                source = {"config_sha256": part.digest(), **{key: made[key] for key in MADE_WITH}}
+                fresh = [{**setting.labels, "seed": seed, **row, **source} for row in cell_rows(lines, part)]
+                kept = rows_of(before, setting, part)
+                found += fresh if len(fresh) >= len(kept) else kept
             rows += found
-            seconds += sum(row["seconds"] for row in found)
             runs += len(found) == len(setting.config.cells)
     wanted = len(settings) * len(seeds)
+    sources = {key: ", ".join(dict.fromkeys(str(row[key]) for row in rows)) or made[key] for key in MADE_WITH}
     return {
         "name": name,
         "title": title,
@@ -253,8 +307,9 @@ def gather(
         "command": f"ebs-cfl reproduce {name} --scale {scale}",
         "datasets": list(dict.fromkeys(setting.config.data.dataset for setting in settings)),
         "seeds": list(seeds),
-        "seconds": round(seconds, 1),
-        **provenance(settings[0].config.device),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        **made,
+        **sources,
         "settings": [
             {"labels": s.labels, "config_sha256": s.seeded(seeds[0]).digest(), "config": s.seeded(seeds[0]).to_toml()}
             for s in settings

@@ -45,7 +45,13 @@ LABEL_FLIP: dict[str, Any] = {"attacks": ["label-flip"], "attack": {"fraction": 
 
 def option_settings(scale: str) -> list[Setting]:
     """Our rule built up from the paper's, where labels are skewed most."""
-    settings, sofar = [], [SCALES[scale], WORLDS["dirichlet 0.1"], LABEL_FLIP]
+    world = [SCALES[scale], WORLDS["dirichlet 0.1"], LABEL_FLIP]
+    # What sharing features is worth without any defense.
+    settings = [
+        Setting({"option": f"IFCA, {name}"}, make_config(*world, {"methods": ["ifca"], "server": {"share": share}}))
+        for name, share in (("nothing shared", "none"), ("shared body", "body"))
+    ]
+    sofar = [*world]
     for option, own in list(OPTIONS.items())[: 2 if scale == "smoke" else None]:
         sofar.append(own)
         settings.append(Setting({"option": option}, make_config(*sofar)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ebscfl.errors import ConfigError
@@ -38,6 +38,7 @@ def make(
     render_only: bool = False,
     use_packed: bool = False,
     jobs: int = 1,
+    only: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Make one experiment, or several (names with commas between them, their runs share the processes), in
@@ -65,6 +66,7 @@ def make(
             time_limit=time_limit,
             use_packed=use_packed,
             jobs=jobs,
+            only=only,
             progress=progress,
         )
     return made

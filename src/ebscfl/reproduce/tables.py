@@ -144,11 +144,13 @@ def header(document: Mapping[str, Any]) -> str:
     """Where the numbers come from, in a line or two."""
     done, wanted = document["runs"]
     state = "complete" if document["complete"] else f"**{done} of {wanted} runs finished: the rest is missing**"
-    commit = document["commit"] or "no checkout"
+    commits = ", ".join(
+        commit[:12] + "+" * commit.endswith("+") for commit in (document["commit"] or "no checkout").split(", ")
+    )
     data, seeds = ", ".join(document["datasets"]), ", ".join(map(str, document["seeds"]))
     return (
         f"`{document['command']}`: {state}; {data}; seeds {seeds}, {document['device']}, torch {document['torch']}, "
-        f"{document['seconds']:.0f} s of runs, commit {commit[:12]}.\n\n"
+        f"{document['seconds']:.0f} s of runs, commit {commits}.\n\n"
         "Percent, mean ± standard deviation over the seeds. own: honest clients on their own label mix; global: the "
         "same models on the whole test set; share: the attackers' part of all weight, and the same after round 10; "
         "clusters: how many were chosen in the last round, and by how many clients the largest."
