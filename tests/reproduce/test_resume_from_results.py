@@ -86,5 +86,5 @@ def test_damage_and_unknown_labels_are_refused(tmp_path: Path) -> None:
     play(tmp_path)
     path = tmp_path / "tiny" / "smoke" / "results.json"
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(CheckpointError, match="results.json is corrupt"):
+    with pytest.raises(CheckpointError, match=r"results\.json is corrupt"):
         play(tmp_path, resume=True)
