@@ -43,7 +43,7 @@ def random_data(clients: int, shape: tuple[int, int, int], device: str) -> Feder
     return FederatedData(
         x=torch.randint(0, 256, (total, *shape), generator=generator, dtype=torch.uint8),
         y=torch.randint(0, 10, (total,), generator=generator),
-        client_rows=tuple(torch.arange(total).split(64)),
+        client_rows=tuple(torch.split(torch.arange(total), 64)),
         root_rows=(),
         test_x=torch.zeros(1, 1, *shape, dtype=torch.uint8),
         test_y=torch.zeros(1, 1, dtype=torch.int64),
@@ -88,7 +88,7 @@ def speed(name: str, shape: tuple[int, int, int], clients: int, repeat: int, dev
             "batched_compiled": replace(settings, compile_step=True),
             "batched_compiled_bfloat16": replace(settings, compile_step=True, dtype="bfloat16"),
         }.items():
-            runs[label] = lambda changed=changed: local_updates(model, own, data, batches, changed)
+            runs[label] = partial(local_updates, model, own, data, batches, changed)
     else:
         runs["batched_vmap"] = lambda: local_updates(model, own, data, batches, replace(settings, method="vmap"))
     seconds = fastest(runs, repeat, device)
@@ -141,7 +141,7 @@ def scaling(clients: int, repeat: int) -> dict[str, Any]:
     for count in (clients, 10 * clients):
         data = random_data(count, MNIST, "cpu")
         batches = draw_batches(data.client_rows, 1, BATCH, ROOT, rng.USAGE_BENCH, 1)
-        runs[str(count)] = lambda data=data, batches=batches: local_updates(model, start, data, batches, settings)
+        runs[str(count)] = partial(local_updates, model, start, data, batches, settings)
     seconds = fastest(runs, repeat, "cpu")
     return {
         "model": "mlp",

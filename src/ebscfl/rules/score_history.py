@@ -222,19 +222,20 @@ def history_from_json(document: Mapping[str, Any]) -> History:
     if set(document) != set(FIELDS):
         raise CheckpointError(f"a score history has the fields {', '.join(FIELDS)}")
     try:
-        arrays = {
-            name: np.array(document[name], dtype=np.int64 if name in FIELDS[:2] else np.float64) for name in FIELDS
-        }
+        counts: dict[str, Ints] = {name: np.array(document[name], dtype=np.int64) for name in FIELDS[:2]}
+        means: dict[str, Floats] = {name: np.array(document[name], dtype=np.float64) for name in FIELDS[2:]}
     except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"the score history is corrupt: {error}") from error
-    clients = arrays["clients"]
-    if len({array.shape for array in arrays.values()}) != 1 or clients.ndim != 1:
+    clients = counts["clients"]
+    if len({array.shape for array in (*counts.values(), *means.values())}) != 1 or clients.ndim != 1:
         raise CheckpointError("the score history is corrupt: its fields differ in length")
-    if (np.diff(clients) <= 0).any() or (arrays["seen"] < 1).any():
+    if not all(type(value) is int for name in counts for value in document[name]):
+        raise CheckpointError("the score history is corrupt: clients and seen must be whole numbers")
+    if (np.diff(clients) <= 0).any() or (counts["seen"] < 1).any():
         raise CheckpointError("the score history is corrupt: clients must ascend and have been seen")
-    if not all(np.isfinite(arrays[name]).all() for name in FIELDS[2:]):
+    if not all(np.isfinite(array).all() for array in means.values()):
         raise CheckpointError("the score history is corrupt: it holds NaN or infinity")
-    return History(**arrays)
+    return History(clients, counts["seen"], means["average"], means["standing"], means["level"])
 
 
 def _checked(clients: Sequence[int] | Ints, scores: Floats) -> tuple[Ints, Floats]:
