@@ -67,6 +67,49 @@ def test_rows_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert untimed(again) == untimed(play(tmp_path / "fresh"))
 
 
+def test_rows_of_other_seeds_stay_when_one_more_is_run(tmp_path: Path) -> None:
+    both = play(tmp_path / "both", seeds=(1, 2))
+    play(tmp_path / "apart", seeds=(2,))
+    shutil.rmtree(tmp_path / "apart" / "tiny" / "smoke" / "work")  # another machine
+    apart = play(tmp_path / "apart", seeds=(1,), resume=True)
+    assert untimed(apart) == untimed(both)
+    assert (apart["seeds"], apart["runs"], apart["complete"]) == ([1, 2], [4, 4], True)
+
+
+def test_rows_of_renamed_labels_do_not_count(tmp_path: Path) -> None:
+    play(tmp_path)
+    path = tmp_path / "tiny" / "smoke" / "results.json"
+    document = json.loads(path.read_text())
+    document["rows"] = [{("step" if key == "steps" else key): row[key] for key in row} for row in document["rows"]]
+    path.write_text(json.dumps(document))
+    shutil.rmtree(path.parent / "work")
+    again = play(tmp_path, resume=True)
+    assert again["complete"]
+    assert all("step" not in row for row in again["rows"])
+
+
+def test_several_experiments_are_made_in_one_go(tmp_path: Path) -> None:
+    other = Experiment(
+        "other", "other", lambda scale: experiment(lr=0.2).settings(scale)[:1], tables.by_setting("steps")
+    )
+    paths = perform([experiment(), other], tmp_path, scale="smoke", only={"steps": "1"})
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        f"{name}/smoke/results.{ending}" for name in ("tiny", "other") for ending in ("json", "md")
+    ]
+    found = {name: json.loads((tmp_path / name / "smoke" / "results.json").read_text()) for name in ("tiny", "other")}
+    assert found["tiny"]["runs"] == [1, 2]
+    assert found["other"]["complete"]
+
+
+@pytest.mark.parametrize("text", ["[]", '{"rows": 3}', '{"rows": ["a"]}', '{"rows": [{"seed": "x"}]}', '{"row": []}'])
+def test_a_document_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tiny" / "smoke" / "results.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=r"results\.json is corrupt"):
+        play(tmp_path, resume=True)
+
+
 def test_a_document_names_every_source_of_its_rows(tmp_path: Path) -> None:
     play(tmp_path, only={"steps": "1"})
     path = tmp_path / "tiny" / "smoke" / "results.json"
