@@ -37,7 +37,10 @@ The caller decides who is compared with whom: normally all clients of a round wi
 different clusters score so differently that they look like two groups, keep one history per cluster.
 
 Limits: at most ``1 - min_trusted`` of the clients can be cut, and a hostile client whose cosine is in truth as high as
-the honest ones' is not found by any average.
+the honest ones' is not found by any average. With ``weight="record"`` more than a fifth of the clients that always
+score three times as high as the median take the whole weight, and keep some for up to ``log(1/3) / log(decay)`` rounds
+after they turn; on-off attackers keep more than with "score"; and no client weighs anything in a round in which more
+than half of those present average 0 or less.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ Bools = npt.NDArray[np.bool_]
 FIELDS = ("clients", "seen", "average", "standing", "level")
 TRUSTED_SHARE = 0.8
 """Clients with an average above this quantile are well trusted."""
+MEDIANS = 3.0
+"""... but only up to so many medians: that is as far as fewer than half of the clients can move it."""
 OUTLIER = 2.0
 """Deviations below the median at which a negative score is refused: 2 % of honest ones, were they normal."""
 NORMAL_MEDIAN = 1.4826
@@ -181,7 +186,7 @@ def advance(
 def record_weights(levels: Floats) -> Floats:
     """(n,) weights 0..1 of clients with these average scores (n,)."""
     positive = np.maximum(levels, 0.0)
-    top = min(float(np.quantile(positive, TRUSTED_SHARE)), 3.0 * float(np.median(positive)))
+    top = min(float(np.quantile(positive, TRUSTED_SHARE)), MEDIANS * float(np.median(positive)))
     return np.clip(3.0 * positive / top - 1.0, 0.0, 1.0) if top > 0.0 else np.zeros(len(levels))
 
 
