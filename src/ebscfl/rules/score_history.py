@@ -38,8 +38,8 @@ different clusters score so differently that they look like two groups, keep one
 
 Limits: at most ``1 - min_trusted`` of the clients can be cut, and a hostile client whose cosine is in truth as high as
 the honest ones' is not found by any average. With ``weight="record"`` more than a fifth of the clients that always
-score three times as high as the median take the whole weight, and keep some for up to ``log(1/3) / log(decay)`` rounds
-after they turn; on-off attackers keep more than with "score"; and no client weighs anything in a round in which more
+score three times as high as the median take the whole weight, and keep some for a dozen rounds after they turn (with
+"score" they lose it at once); on-off attackers keep more, too; and no client weighs anything in a round in which more
 than half of those present average 0 or less.
 """
 
