@@ -163,7 +163,7 @@ def test_record_weights_by_hand() -> None:
     hnp.arrays(np.float64, st.integers(0, 20), elements=st.floats(-1, 1)),
 )
 def test_fewer_than_half_move_the_top_by_three_medians_at_most(honest: Floats, others: Floats) -> None:
-    others = others[: len(honest) - 1]
+    others = others[: len(honest) - 2]  # with the probe still fewer than the honest
     best = float(honest.max())
     # Whatever the others do, a record of MEDIANS times the best honest one would have its full weight two thirds up.
     probe = record_weights(np.concatenate([honest, others, [2.0 / 3.0 * MEDIANS * best]]))
