@@ -75,7 +75,8 @@ def _mixed(env: Environment, rows: Tensor, everyone: Tensor) -> Tensor:
     seen = slice(0, env.model.head) if env.server.share == "body" and env.model.head else slice(None)
     turned = torch.zeros_like(rows)
     turned[:, seen] = normalize(rows[:, seen], dim=1) + normalize(everyone[seen], dim=0)
-    return normalize(turned, dim=1) * lengths
+    directed: Tensor = normalize(turned, dim=1) * lengths
+    return directed
 
 
 def init(env: Environment) -> ServerState:
