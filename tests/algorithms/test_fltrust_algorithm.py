@@ -44,3 +44,11 @@ def test_no_trust_at_all_is_no_step_and_said() -> None:
     state, report = ALGORITHMS["fltrust"].round(env, ZERO, 1)
     assert torch.equal(state.models, ZERO.models)
     assert report.events == ("all trust weights are zero: no step this round",)
+
+
+def test_a_diverged_root_update_is_no_step_and_said() -> None:
+    env = environment(federation(((0,), (0,)), root=((0,),)), torch.stack([STEP_0, STEP_0]))
+    broken = ServerState(torch.full((1, 6), float("nan")))
+    _, report = ALGORITHMS["fltrust"].round(env, broken, 1)
+    assert report.weights == (0.0, 0.0)
+    assert report.events[0].startswith("no root update for models [0]")

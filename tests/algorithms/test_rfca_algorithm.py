@@ -114,3 +114,21 @@ def test_broken_uploads_are_dropped_and_the_round_goes_on() -> None:
     state, report = RFCA.round(env, STATE, 1)
     assert torch.equal(state.models, MODELS)
     assert report.weights == (0.0,) * 4
+
+
+def test_a_diverged_cluster_trusts_nobody_and_leaves_the_others_alone() -> None:
+    for mixed in ("cluster", "mixed"):
+        for scale in ("paper", "part"):
+            env = environment(DATA, uploads(), root_scale=scale, root_direction=mixed)
+            broken = torch.stack([LIKES_0, torch.full((DIM,), 1e30)])
+            broken[1, 5] = float("nan")
+            state, report = RFCA.round(env, ServerState(broken, torch.zeros(2, DIM)), 1)
+            assert set(report.clusters) == {0}  # NaN is nobody's lowest loss
+            assert torch.isfinite(state.models[0]).all()
+            assert not torch.equal(state.models[0], LIKES_0)
+            assert report.events[0].startswith("no root update for models [1]")
+    env = environment(DATA, root_lr=3e38)  # the root updates overflow
+    state, report = RFCA.round(env, STATE, 1)
+    assert torch.equal(state.models, MODELS)
+    assert report.events[0].startswith("no root update for models [0, 1]")
+    assert report.events[-1] == "all trust weights are zero: no step this round"

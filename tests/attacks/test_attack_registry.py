@@ -17,7 +17,7 @@ def test_names_and_kinds() -> None:
     assert kinds.pop("backdoor") == "both"
     assert set(kinds.values()) == {"update"}
     assert set(kinds) == {
-        *("krum_attack", "trim_attack", "adaptive", "sine", "sign_flip", "gaussian", "alie", "min_max"),
+        *("krum_attack", "trim_attack", "adaptive", "sine", "sign_flip", "gaussian", "alie", "min_max", "insider"),
     }
     assert "none" not in ATTACKS
     assert isinstance(ATTACKS, MappingProxyType)

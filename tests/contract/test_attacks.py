@@ -27,10 +27,11 @@ MODES: dict[str, list[dict[str, Any]]] = {
     "gaussian": [{"kind": "noise"}, {"kind": "additive"}, {"kind": "fitted"}],
     "sign_flip": [{"of": "own"}, {"of": "mean"}],
     "backdoor": [{}, {"norm_bound": 2.0}],
+    "insider": [{"knowledge": "full"}, {"knowledge": "partial", "base": "colluders"}],
 }
 CASES = [pytest.param(name, mode, id=f"{name}-{i}") for name in CRAFTING for i, mode in enumerate(MODES[name])]
 # Negating the view negates the result: these read the same for movements and gradients.
-ODD = {"krum_attack", "trim_attack", "sign_flip", "backdoor"}
+ODD = {"krum_attack", "trim_attack", "sign_flip", "backdoor", "insider"}
 
 
 def generator() -> np.random.Generator:

@@ -134,6 +134,18 @@ def test_on_the_cpu_no_bit_depends_on_the_memory(name: str, side: int, shared: b
     assert torch.equal(*losses)
 
 
+def test_a_model_that_gives_nan_has_infinite_loss() -> None:
+    model, data = make_model("linear", (1, 12, 12), 4), hand_made()
+    batches = draw_batches(data.client_rows, 1, 4, ROOT, rng.USAGE_BATCHES, 1)
+    models = torch.stack(
+        [torch.full((model.dim,), float("nan")), torch.full((model.dim,), 1e38), torch.zeros(model.dim)]
+    )
+    losses = cluster_losses(model, models, data, batches, LocalSettings())
+    assert not losses.isnan().any()
+    assert (losses[:, 0] == torch.inf).all()
+    assert (losses.argmin(dim=1) == 2).all()
+
+
 def test_chunks_follow_the_memory_and_hold_at_least_one_client() -> None:
     model = make_model("linear", (1, 12, 12), 4)
     theta = torch.zeros(model.dim)

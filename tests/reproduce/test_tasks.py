@@ -6,6 +6,9 @@ Workers are new processes, so what they need lies on the disk: the embedded data
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 
 from ebscfl.config import RunConfig
-from ebscfl.errors import CheckpointError, ConfigError, DataError, EbscflError
+from ebscfl.errors import CheckpointError, ConfigError, DataError, EbscflError, Interrupted
 from ebscfl.reproduce.accuracy import make_config
 from ebscfl.reproduce.tasks import Deadline, Task, carry_out, play
 from ebscfl.sim.journal import read_lines
@@ -189,6 +192,21 @@ def test_missing_data_are_one_error_in_a_worker_too(tmp_path: Path) -> None:
     missing = Task(config(data={"dataset": "cifar100"}), tmp_path / "missing")
     with pytest.raises(DataError, match="cifar100"):
         carry_out([missing], 2, tmp_path / "no-data-here", None, Quiet(), lambda: None)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
+    whole, cut = tasks(tmp_path / "whole"), tasks(tmp_path / "cut")
+
+    def kill() -> None:
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid or 0, signal.SIGKILL)
+
+    with pytest.raises(Interrupted, match="a process was killed.*fewer --jobs"):
+        carry(cut, jobs=2, after=kill)
+    assert carry(cut) is True
+    assert carry(whole) is True
+    assert measured(cut) == measured(whole)
 
 
 @pytest.mark.parametrize("jobs", [0, -1])

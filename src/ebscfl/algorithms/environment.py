@@ -238,6 +238,20 @@ def admit(uploads: Uploads) -> tuple[Tensor, tuple[str, ...]]:
     return usable.nonzero()[:, 0], tuple(events)
 
 
+def finite_rows(rows: Tensor) -> Tensor:
+    """``rows`` (m, d) of root updates, zero where they have no finite length: the models diverged on the root set."""
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)  # not finite either where they overflow
+    return torch.where(torch.isfinite(lengths), rows, torch.zeros_like(rows))
+
+
+def without_direction(rows: Tensor) -> tuple[str, ...]:
+    """An event that names the root updates (m, d) that are zero, if there are any."""
+    zero = (~rows.any(dim=1)).nonzero()[:, 0].tolist()
+    if not zero:
+        return ()
+    return (f"no root update for models {zero} (no root part likes them, or they diverged): nobody is trusted there",)
+
+
 def root_settings(env: Environment) -> LocalSettings:
     """Local settings of a root update: [local] where [server] says nothing else."""
     server, local = env.server, env.local

@@ -16,9 +16,11 @@ from ebscfl.algorithms.environment import (
     Stopwatch,
     admit,
     collect,
+    finite_rows,
     root_batches,
     root_settings,
     shares,
+    without_direction,
 )
 from ebscfl.algorithms.initialization import single_model
 from ebscfl.arrays import as_tensor
@@ -30,7 +32,8 @@ from ebscfl.rules.geometry import cosines, directions
 def root_update(env: Environment, models: Tensor, round_id: int) -> Tensor:
     """(1, d) update of the global model on all root parts together."""
     pooled = (torch.cat(env.data.root_rows),)
-    return local_updates(env.model, models, env.data, root_batches(env, pooled, round_id), root_settings(env))
+    batches, settings = root_batches(env, pooled, round_id), root_settings(env)
+    return finite_rows(local_updates(env.model, models, env.data, batches, settings))
 
 
 def init(env: Environment) -> ServerState:
@@ -48,6 +51,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
     claimed = tuple(clusters.tolist())
     with clock.phase("aggregate"):
         kept, events = admit(uploads)
+        events = (*events, *without_direction(server_update))
         if len(kept) == 0:
             return state, RoundReport(claimed, (0.0,) * env.num_clients, clock.seconds, events=events)
         usable = uploads.updates[kept]

@@ -23,11 +23,13 @@ from ebscfl.algorithms.environment import (
     admit,
     collect,
     fill_empty,
+    finite_rows,
     remembered,
     root_batches,
     root_settings,
     share_body,
     shares,
+    without_direction,
 )
 from ebscfl.algorithms.initialization import cluster_models
 from ebscfl.learning.local import cluster_losses, local_updates
@@ -36,7 +38,8 @@ from ebscfl.learning.local import cluster_losses, local_updates
 def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round_id: int) -> Tensor:
     """(m, d) root updates g_0^j: every root part trains the model it likes best (Algorithm 2, lines 3-9).
 
-    A cluster no part chose keeps the row of ``last``, or gets none where ``unsupported`` is "distrust".
+    A cluster no part chose keeps the row of ``last``, or gets none where ``unsupported`` is "distrust". Where training
+    diverged there is none either.
     """
     settings = root_settings(env)
     batches = root_batches(env, env.data.root_rows, round_id)
@@ -45,7 +48,7 @@ def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round
     chosen = cluster_losses(env.model, models, env.data, seen, settings).argmin(dim=1)
     moves = local_updates(env.model, models[chosen], env.data, batches, settings)
     # g_0^j <- g_0^j + (m / parts) * g
-    total = torch.zeros_like(models).index_add_(0, chosen, moves)
+    total = finite_rows(torch.zeros_like(models).index_add_(0, chosen, moves))
     counts = torch.bincount(chosen, minlength=models.shape[0])
     if env.server.root_scale == "paper":
         fresh = total * (models.shape[0] / len(env.data.root_rows))
@@ -54,7 +57,7 @@ def clustered_root_updates(env: Environment, models: Tensor, last: Tensor, round
     if env.server.root_scale == "part":
         lengths = torch.linalg.vector_norm(moves, dim=1)
         wanted = torch.zeros_like(fresh[:, 0]).index_add_(0, chosen, lengths) / counts.clamp(min=1)
-        fresh = normalize(fresh, dim=1) * wanted[:, None]
+        fresh = finite_rows(normalize(fresh, dim=1) * wanted[:, None])
     if env.server.root_direction == "mixed":
         fresh = _mixed(env, fresh, total.sum(dim=0))
     if env.server.root_momentum > 0:
@@ -72,8 +75,8 @@ def _mixed(env: Environment, rows: Tensor, everyone: Tensor) -> Tensor:
     seen = slice(0, env.model.head) if env.server.share == "body" and env.model.head else slice(None)
     turned = torch.zeros_like(rows)
     turned[:, seen] = normalize(rows[:, seen], dim=1) + normalize(everyone[seen], dim=0)
-    mixed: Tensor = normalize(turned, dim=1) * lengths
-    return mixed
+    directed: Tensor = normalize(turned, dim=1) * lengths
+    return directed
 
 
 def init(env: Environment) -> ServerState:
@@ -101,6 +104,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
     # Server: c_i = ReLU(cosine with the root update of the claimed cluster), then the weighted sums.
     with clock.phase("aggregate"):
         kept, events = admit(uploads)
+        events = (*events, *without_direction(server_updates))
         report = RoundReport(tuple(clusters.tolist()), (0.0,) * env.num_clients, clock.seconds, events=events)
         if len(kept) == 0:
             return state, report

@@ -20,6 +20,7 @@ from ebscfl.attacks import (
     alie,
     backdoor,
     gaussian,
+    insider,
     krum_attack,
     label_flip,
     min_max,
@@ -141,6 +142,7 @@ ATTACKS: Mapping[str, AttackSpec] = MappingProxyType(
             AttackSpec("gaussian", craft=gaussian.craft),
             AttackSpec("alie", craft=alie.craft),
             AttackSpec("min_max", craft=min_max.craft),
+            AttackSpec("insider", craft=insider.craft),
         )
     }
 )

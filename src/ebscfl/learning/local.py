@@ -144,7 +144,10 @@ def local_updates_sequential(
 def cluster_losses(
     model: FlatModel, models: Tensor, data: FederatedData, batches: Tensor, settings: LocalSettings
 ) -> Tensor:
-    """``(n, m)``: mean cross entropy of each model ``(m, dim)`` on each client's batches ``(n, steps, batch)``."""
+    """``(n, m)``: mean cross entropy of each model ``(m, dim)`` on each client's batches ``(n, steps, batch)``.
+
+    A model that gives NaN has infinite loss: the lowest of a row would otherwise be a diverged model's.
+    """
     _check_models(model, models)
     rows = batches.flatten(1)  # (n, samples)
     losses = torch.empty((len(rows), len(models)), dtype=models.dtype, device=models.device)
@@ -156,7 +159,7 @@ def cluster_losses(
                 logits = _forward(model, theta, x, settings)
                 each = functional.cross_entropy(logits, y.flatten(), reduction="none")
                 losses[part, index] = each.view(y.shape).mean(dim=1)
-    return losses
+    return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
 
 
 def confusion_counts(model: FlatModel, models: Tensor, data: FederatedData, settings: LocalSettings) -> Tensor:

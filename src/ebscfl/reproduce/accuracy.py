@@ -202,9 +202,12 @@ def perform(
             last = time.monotonic()
 
     tasks = [task for plan in plans for task in plan.tasks()]
-    finished = carry_out(tasks, jobs, data_dir, time_limit, progress or Quiet(), after_each)
-    for plan in plans:
-        plan.write()
+    try:
+        finished = carry_out(tasks, jobs, data_dir, time_limit, progress or Quiet(), after_each)
+    finally:
+        for plan in plans:
+            if plan.work.exists() or plan.before:
+                plan.write()
     if not finished:
         where = ", ".join(str(plan.out) for plan in plans)
         raise Interrupted(f"stopped; results so far are in {where}; go on with --resume and the same command")

@@ -1,7 +1,8 @@
 """Many runs, one after the other or over several processes, resumable and under a time limit.
 
 A run is a function of its configuration alone, so processes share nothing but the disk: each writes its own run
-directory. A run that is complete is left alone, one that was stopped goes on at its checkpoint.
+directory. A run that is complete is left alone, one that was stopped goes on at its checkpoint. A run that fails does
+not take the others with it, unless its settings or data are at fault: then nothing is worth waiting for.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ebscfl.config import RunConfig, parse_config
-from ebscfl.errors import CheckpointError, ConfigError, Interrupted
+from ebscfl.errors import CheckpointError, ConfigError, DataError, EbscflError, Interrupted
 from ebscfl.sim import runner
 from ebscfl.sim.journal import read_lines
 from ebscfl.sim.progress import Progress, Quiet
@@ -66,21 +68,23 @@ def carry_out(
     """Play what is missing of ``tasks``; False if Ctrl-C or the limit came first. ``after_each`` run, so is the call.
 
     Raises:
-        ConfigError, DataError, CheckpointError: of the first run that cannot be played; the others are stopped.
+        ConfigError, DataError: of the first run whose settings or data are wrong, at once.
+        EbscflError: runs failed; the others were played first.
+        Interrupted: a worker was killed.
     """
     if jobs < 1:
         raise ConfigError(f"jobs must be at least 1, not {jobs}")
     end = None if time_limit is None else time.time() + time_limit
+    failed: dict[Path, EbscflError] = {}
     if jobs == 1:
-        for task in tasks:
-            try:
-                play(task, data_dir, Deadline(end, progress))
-            except Interrupted:
-                after_each()
-                return False
-            after_each()
-        return True
-    return _side_by_side(tasks, jobs, data_dir, end, progress, after_each)
+        finished = _in_order(tasks, data_dir, end, progress, after_each, failed)
+    else:
+        finished = _side_by_side(tasks, jobs, data_dir, end, progress, after_each, failed)
+    if failed:
+        run_dir, error = next(iter(failed.items()))
+        others = f", and {len(failed) - 1} others failed" if len(failed) > 1 else ""
+        raise type(error)(f"{run_dir}: {error}{others}")
+    return finished
 
 
 def play(task: Task, data_dir: Path | None, progress: Progress) -> None:
@@ -105,6 +109,28 @@ def play(task: Task, data_dir: Path | None, progress: Progress) -> None:
         runner.resume(run_dir, data_dir=data_dir, progress=progress)
 
 
+def _in_order(
+    tasks: Sequence[Task],
+    data_dir: Path | None,
+    end: float | None,
+    progress: Progress,
+    after_each: Callable[[], None],
+    failed: dict[Path, EbscflError],
+) -> bool:
+    for task in tasks:
+        try:
+            play(task, data_dir, Deadline(end, progress))
+        except Interrupted:
+            after_each()
+            return False
+        except (ConfigError, DataError):
+            raise
+        except EbscflError as error:
+            failed[task.run_dir] = error
+        after_each()
+    return True
+
+
 def _side_by_side(
     tasks: Sequence[Task],
     jobs: int,
@@ -112,6 +138,7 @@ def _side_by_side(
     end: float | None,
     progress: Progress,
     after_each: Callable[[], None],
+    failed: dict[Path, EbscflError],
 ) -> bool:
     """Workers are new processes, not forks: CUDA does not survive one."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -122,12 +149,22 @@ def _side_by_side(
         waiting = {pool.submit(_in_worker, task.config.to_toml(), task.run_dir, data_dir, end): task for task in tasks}
         try:
             for done in as_completed(waiting):
-                if done.result():
-                    for line in read_lines(waiting[done].run_dir / "metrics.jsonl"):
-                        if line["kind"] == "cell":
-                            progress.cell_finished(line["method"], line["attack"], line["fa"])
-                else:
-                    finished = False
+                run_dir = waiting[done].run_dir
+                try:
+                    complete = done.result()
+                except (ConfigError, DataError):
+                    raise
+                except EbscflError as error:
+                    failed[run_dir] = error
+                    continue
+                except BrokenProcessPool:
+                    raise Interrupted(
+                        "a process was killed (did memory run out?); go on with --resume, and with fewer --jobs"
+                    ) from None
+                finished &= complete
+                for line in read_lines(run_dir / "metrics.jsonl") if complete else ():
+                    if line["kind"] == "cell":
+                        progress.cell_finished(line["method"], line["attack"], line["fa"])
                 after_each()
         except KeyboardInterrupt:  # the workers got the signal too, and leave their checkpoints
             finished = False
