@@ -202,7 +202,7 @@ def test_a_killed_worker_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
         for worker in multiprocessing.active_children():
             os.kill(worker.pid or 0, signal.SIGKILL)
 
-    with pytest.raises(Interrupted, match="a process was killed.*fewer --jobs"):
+    with pytest.raises(Interrupted, match=r"a process was killed.*fewer --jobs"):
         carry(cut, jobs=2, after=kill)
     assert carry(cut) is True
     assert carry(whole) is True
