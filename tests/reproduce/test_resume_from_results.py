@@ -120,6 +120,19 @@ def test_a_document_names_every_source_of_its_rows(tmp_path: Path) -> None:
     assert play(tmp_path, resume=True)["device"] == "elsewhere, cpu"
 
 
+def test_runs_that_still_lie_there_keep_what_they_were_made_with(tmp_path: Path) -> None:
+    """A newer commit that goes on did not measure what an older one did."""
+    play(tmp_path, only={"steps": "1"})
+    path = tmp_path / "tiny" / "smoke" / "results.json"
+    document = json.loads(path.read_text())
+    document["rows"] = [{**row, "commit": "older"} for row in document["rows"]]
+    path.write_text(json.dumps(document))
+    again = play(tmp_path, resume=True)
+    assert again["complete"]
+    assert {(row["steps"], row["commit"] == "older") for row in again["rows"]} == {(1, True), (2, False)}
+    assert again["commit"].startswith("older, ")
+
+
 def test_damage_and_unknown_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no setting of tiny has a label 'step'"):
         play(tmp_path, only={"step": "1"})

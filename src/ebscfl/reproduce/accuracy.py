@@ -300,8 +300,9 @@ def gather(
                 lines = read_lines(run_folder(work, setting, seed, method) / "metrics.jsonl")
                 source = {"config_sha256": part.digest(), **{key: made[key] for key in MADE_WITH}}
                 fresh = [{**setting.labels, "seed": seed, **row, **source} for row in cell_rows(lines, part)]
-                kept = rows_of(before, setting, part)
-                found += fresh if len(fresh) >= len(kept) else kept
+                # A cell measured before keeps the row that says with what: its run may still lie in ``work``.
+                kept = {(row["method"], row["attack"]): row for row in rows_of(before, setting, part)}
+                found += [*kept.values(), *(row for row in fresh if (row["method"], row["attack"]) not in kept)]
             rows += found
             runs += len(found) == len(setting.config.cells)
     wanted = len(settings) * len(seeds)
