@@ -190,6 +190,23 @@ def test_every_weight_is_the_rule_s_over_rounds_and_restarts(weight: str, tmp_pa
     session.kdc._store.close()
 
 
+def test_a_restart_with_another_rule_is_refused(tmp_path: Path) -> None:
+    """Weights of one run come from one rule: the store belongs to it."""
+
+    def opened(**history: object) -> Session:
+        options = {"store": tmp_path / "kdc.sqlite", **history}
+        return Session("sealed", num_clients=4, num_clusters=1, dim=8, root=root_from_seed(1), options=options)
+
+    record = {"history": True, "history_settings": HistorySettings(weight="record")}
+    for _ in range(2):
+        kdc = opened(**record).kdc
+        assert isinstance(kdc, SealedKdc)
+        kdc._store.close()
+    for other in ({}, {"history": True}, {"history": True, "history_settings": HistorySettings(weight="equal")}):
+        with pytest.raises(ConfigError, match="another"):
+            opened(**other)
+
+
 def test_an_earlier_history_goes_on() -> None:
     long = Session(
         "sealed",
