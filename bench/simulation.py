@@ -2,8 +2,8 @@
 
     python bench/simulation.py [--clients 100] [--repeat 5]
 
-``--table`` measures only the full-scale non-i.i.d. table's local training (20 clients, batches of 64, 40 steps), with no
-compilation: a quarter of a minute on a GPU.
+``--table`` measures only the full-scale non-i.i.d. table's local training (20 clients, batches of 64, 40 steps), with
+no compilation: a quarter of a minute on a GPU.
 
 Prints one JSON document. Ratios come from runs that alternate within one process, so a busy machine slows both sides;
 each side counts with its fastest repeat. Peak memory is the high-water mark of a process of its own.
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def random_data(clients: int, shape: tuple[int, int, int], device: str) -> Feder
     return FederatedData(
         x=torch.randint(0, 256, (total, *shape), generator=generator, dtype=torch.uint8),
         y=torch.randint(0, 10, (total,), generator=generator),
-        client_rows=tuple(torch.arange(total).split(64)),
+        client_rows=tuple(torch.split(torch.arange(total), 64)),
         root_rows=(),
         test_x=torch.zeros(1, 1, *shape, dtype=torch.uint8),
         test_y=torch.zeros(1, 1, dtype=torch.int64),
@@ -87,7 +88,7 @@ def speed(name: str, shape: tuple[int, int, int], clients: int, repeat: int, dev
             "batched_compiled": replace(settings, compile_step=True),
             "batched_compiled_bfloat16": replace(settings, compile_step=True, dtype="bfloat16"),
         }.items():
-            runs[label] = lambda changed=changed: local_updates(model, own, data, batches, changed)
+            runs[label] = partial(local_updates, model, own, data, batches, changed)
     else:
         runs["batched_vmap"] = lambda: local_updates(model, own, data, batches, replace(settings, method="vmap"))
     seconds = fastest(runs, repeat, device)
@@ -110,16 +111,13 @@ def table_speed(clients: int, repeat: int, device: str) -> dict[str, Any]:
     settings = LocalSettings(steps=40, batch_size=64, lr=0.05, memory_mb=8192)
     batches = draw_batches(data.client_rows, settings.steps, settings.batch_size, ROOT, rng.USAGE_BENCH, 1)
     own = model.init(ROOT).to(device).repeat(clients, 1)
-    ways = {
-        "sequential": lambda: local_updates_sequential(model, own, data, batches[:, :4], settings),
-        **{
-            f"{method}_{dtype}": lambda changed=replace(settings, method=method, dtype=dtype): local_updates(
-                model, own, data, batches, changed
-            )
-            for method in ("vmap", "lowered")
-            for dtype in ("float32", "bfloat16")
-        },
+    ways: dict[str, Callable[[], Tensor]] = {
+        "sequential": partial(local_updates_sequential, model, own, data, batches[:, :4], settings)
     }
+    for method in ("vmap", "lowered"):
+        for dtype in ("float32", "bfloat16"):
+            changed = replace(settings, method=method, dtype=dtype)
+            ways[f"{method}_{dtype}"] = partial(local_updates, model, own, data, batches, changed)
     seconds = fastest(ways, repeat, device)
     seconds["sequential"] *= 10  # it took 4 of the 40 steps
     samples = batches.numel()
@@ -143,7 +141,7 @@ def scaling(clients: int, repeat: int) -> dict[str, Any]:
     for count in (clients, 10 * clients):
         data = random_data(count, MNIST, "cpu")
         batches = draw_batches(data.client_rows, 1, BATCH, ROOT, rng.USAGE_BENCH, 1)
-        runs[str(count)] = lambda data=data, batches=batches: local_updates(model, start, data, batches, settings)
+        runs[str(count)] = partial(local_updates, model, start, data, batches, settings)
     seconds = fastest(runs, repeat, "cpu")
     return {
         "model": "mlp",

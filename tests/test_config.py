@@ -80,6 +80,9 @@ def test_set_values_win_over_the_preset() -> None:
         ("local.lr=-0.1", "local.lr must be"),
         ("local.lr=fast", "local.lr: expected a number"),
         ("server.clusters=0", "server.clusters must be at least 1"),
+        ("server.choice_steps=0", "server.choice_steps must be at least 1"),
+        ("server.root_direction=up", "server.root_direction must be one of cluster, mixed"),
+        ("server.history_weight=x", "server.history_weight must be one of score, record, equal"),
         ("attack.fraction=1.0", "attack.fraction must lie in"),
         ("attack.fraction=0.01", "attack.fraction = 0.01 of data.clients = 6 is none"),
         ("attack.placement=x", "attack.placement must be one of"),
@@ -96,6 +99,23 @@ def test_wrong_values_are_one_line_naming_the_key(assignment: str, message: str)
         load_preset("smoke", [assignment])
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["server.normalize=global"], "server.share: a body is shared by the weights of clusters, so normalize must"),
+        (["server.averaging=gradient"], "server.share: a body is shared by the weights of clusters, so averaging must"),
+        (["protocol=paper"], "server.share: a body is shared by the weights of clusters, which 'paper' hides"),
+        (["protocol=paper-naive"], "server.share: a body is shared by the weights of clusters, which 'paper-naive'"),
+    ],
+)
+def test_a_shared_body_needs_the_weights_of_clusters(sets: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_preset("smoke", ["server.share=body", *sets])
+    assert str(caught.value).startswith(message)
+    for protocol in ("direct", "plain", "sealed"):
+        load_preset("smoke", ["server.share=body", f"protocol={protocol}"])
 
 
 def test_krum_with_too_few_clients_never_starts() -> None:

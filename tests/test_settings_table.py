@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebscfl import config
+from ebscfl.algorithms import ALGORITHMS, settings
 from ebscfl.errors import ConfigError
+from ebscfl.learning.local import STEPS
+from ebscfl.learning.models import MODEL_NAMES
+from ebscfl.rules.score_history import WEIGHTS
 from ebscfl.settings_table import assign, build, dump_toml, nearest, parse_assignment
 
 
@@ -119,3 +126,65 @@ def test_what_is_dumped_is_read_back(
     extra = {"odd name": {"a": 1, "b": "x"}} if on else {}
     settings = Outer(name, on, tuple(names), Inner(size, share, limit, extra))
     assert build(Outer, tomllib.loads(dump_toml(settings))) == settings
+
+
+FULL = Path(__file__).parent.parent / "docs" / "samples" / "full.toml"
+CHOICES: dict[str, tuple[str, ...]] = {
+    "device": config.DEVICES,
+    "evaluation": config.EVALUATIONS,
+    "protocol": config.PROTOCOLS,
+    "methods": tuple(ALGORITHMS),
+    "attacks": tuple(config.ATTACKS),
+    "model.name": MODEL_NAMES,
+    "local.method": ("auto", *STEPS),
+    "server.cluster_init": settings.CLUSTER_INITS,
+    "server.normalize": settings.NORMALIZATIONS,
+    "server.averaging": settings.AVERAGINGS,
+    "server.root_updates": settings.ROOT_UPDATES,
+    "server.root_scale": settings.ROOT_SCALES,
+    "server.root_direction": settings.ROOT_DIRECTIONS,
+    "server.unsupported": settings.UNSUPPORTED,
+    "server.empty_cluster": settings.EMPTY_CLUSTERS,
+    "server.share": settings.SHARES,
+    "server.history_scope": settings.HISTORY_SCOPES,
+    "server.history_weight": WEIGHTS,
+    "attack.placement": config.PLACEMENTS,
+    "attack.claim": config.CLAIMS,
+}
+
+
+def explained() -> dict[str, str]:
+    """Every setting of the full sample by its dotted key, with its line and the comment lines that go on below it."""
+    found: dict[str, str] = {}
+    section = key = ""
+    for line in FULL.read_text(encoding="utf-8").splitlines():
+        if head := re.match(r"\[([\w.-]+)\]", line):
+            section, key = head[1] + ".", ""
+        elif setting := re.match(r"(\w+) = ", line):
+            key = section + setting[1]
+            found[key] = line
+        elif key and line.lstrip().startswith("#"):
+            found[key] += " " + line.strip().lstrip("# ")
+        else:
+            key = ""
+    return found
+
+
+def test_every_setting_of_the_full_sample_says_what_it_means() -> None:
+    found = explained()
+    shown = tomllib.loads(FULL.read_text(encoding="utf-8"))
+    assert found.keys() == {
+        f"{section}.{key}" if section else key
+        for section, table in (("", shown), *((name, part) for name, part in shown.items() if isinstance(part, dict)))
+        for key, value in table.items()
+        if not isinstance(value, dict)
+    } | {"attack.label-flip.variant"}
+    for key, text in found.items():
+        _, _, meaning = text.partition(" # ")
+        assert len(meaning) > 4, key
+
+
+@pytest.mark.parametrize("key", list(CHOICES))
+def test_the_full_sample_names_every_choice(key: str) -> None:
+    words = set(re.findall(r"[\w-]+", explained()[key]))
+    assert set(CHOICES[key]) <= words, set(CHOICES[key]) - words

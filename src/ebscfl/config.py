@@ -187,6 +187,11 @@ class RunConfig:
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
         if normalization(self.protocol, self.server.normalize) != self.server.normalize:
+            if self.server.share == "body":
+                raise ConfigError(
+                    f"server.share: a body is shared by the weights of clusters, which {self.protocol!r} hides; "
+                    "use none, or protocol=direct, plain or sealed"
+                )
             # The paper's protocol divides by the weight of all m clusters; m times the rate undoes that scaling.
             server = replace(self.server, normalize="global", eta=self.server.eta * self.server.clusters)
             object.__setattr__(self, "server", server)

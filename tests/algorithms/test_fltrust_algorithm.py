@@ -28,6 +28,16 @@ def test_updates_are_rescaled_to_the_root_update_and_weighed_by_cosine() -> None
     assert torch.allclose(torch.tensor(report.scores), torch.tensor([1.0, -1.0, 0.0]), atol=1e-6)
 
 
+def test_scores_are_cosines_whatever_the_lengths() -> None:
+    """Squares of these leave float32: a score that is no number could not be written to the metrics."""
+    updates = torch.stack([STEP_0 * 1e30, STEP_0 * -1e30, STEP_0 * 1e-30, basis(1, 1e38), torch.zeros(6)])
+    env = environment(federation(((0,),) * 5, root=((0,),)), updates)
+    _, report = ALGORITHMS["fltrust"].round(env, ZERO, 1)
+    assert report.scores is not None
+    assert torch.allclose(torch.tensor(report.scores), torch.tensor([1.0, -1.0, 1.0, 0.0, 0.0]), atol=1e-6)
+    assert report.weights == (0.5, 0.0, 0.5, 0.0, 0.0)
+
+
 def test_no_trust_at_all_is_no_step_and_said() -> None:
     updates = torch.stack([-STEP_0, -STEP_0])
     env = environment(federation(((0,), (0,)), root=((0,),)), updates)

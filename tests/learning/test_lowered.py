@@ -7,12 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 from test_local import ROOT, hand_made
+from torch import nn
 
 from ebscfl import rng
 from ebscfl.errors import ConfigError, UsageError
-from ebscfl.learning.local import LocalSettings, draw_batches, local_updates
+from ebscfl.learning.local import (
+    STEPS,
+    LocalSettings,
+    _step_function,
+    cluster_losses,
+    confusion_counts,
+    draw_batches,
+    local_updates,
+)
 from ebscfl.learning.lowered import ALIGNMENT, lowered_floats, lowered_logits
-from ebscfl.learning.models import make_model
+from ebscfl.learning.models import _convolutional_chain, make_model
 
 
 @pytest.mark.parametrize(("name", "side"), [("cnn", 13), ("cifar-cnn", 12), ("cifar-cnn", 9)])
@@ -72,3 +81,110 @@ def test_models_without_such_a_chain_are_refused() -> None:
             local_updates(model, model.init(ROOT), data, batches, LocalSettings(steps=1, method="lowered"))
     with pytest.raises(ConfigError, match="compile_step needs method auto or vmap"):
         LocalSettings(method="lowered", compile_step=True)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_one_step_from_a_shared_start_is_the_loop_s(momentum: float) -> None:
+    """A single step writes into the updates and reads one start that all clients share, without copies of it."""
+    data = hand_made(4, shape=(3, 12, 12))
+    model = make_model("cifar-cnn", (3, 12, 12), data.num_classes)
+    settings = LocalSettings(steps=1, batch_size=5, lr=0.2, momentum=momentum, weight_decay=0.01, method="lowered")
+    batches = draw_batches(data.client_rows, 1, 5, ROOT, rng.USAGE_BATCHES, 1)
+    start = model.init(ROOT).double()
+    before = start.clone()
+    fast = local_updates(model, start, data, batches, settings)
+    slow = local_updates(model, start, data, batches, replace(settings, method="loop"))
+    torch.testing.assert_close(fast, slow, rtol=0.0, atol=1e-12)
+    assert torch.equal(start, before)
+
+
+def test_a_client_alone_is_the_client_among_others() -> None:
+    data = hand_made(5, shape=(1, 12, 12))
+    model = make_model("cnn", (1, 12, 12), data.num_classes)
+    settings = LocalSettings(steps=2, batch_size=8, method="lowered")
+    batches = draw_batches(data.client_rows, 2, 8, ROOT, rng.USAGE_BATCHES, 1)
+    starts = torch.stack([model.init(ROOT, i) for i in range(5)]).double()
+    together = local_updates(model, starts, data, batches, settings)
+    for i in range(5):
+        alone = local_updates(model, starts[i], data, batches[i : i + 1], settings)
+        torch.testing.assert_close(alone[0], together[i], rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_diverged_client_shows_and_hurts_nobody_else(dtype: str) -> None:
+    data = hand_made(3, shape=(1, 12, 12))
+    model = make_model("cnn", (1, 12, 12), data.num_classes)
+    settings = LocalSettings(steps=2, batch_size=8, dtype=dtype, method="lowered")
+    batches = draw_batches(data.client_rows, 2, 8, ROOT, rng.USAGE_BATCHES, 1)
+    starts = torch.stack([model.init(ROOT, i) for i in range(3)])
+    fine = local_updates(model, starts, data, batches, settings)
+    for bad in (torch.nan, torch.inf):
+        broken = starts.clone()
+        broken[1, 0] = bad
+        updates = local_updates(model, broken, data, batches, settings)
+        assert not bool(torch.isfinite(updates[1]).all())
+        torch.testing.assert_close(updates[[0, 2]], fine[[0, 2]], rtol=0.0, atol=1e-6)
+        losses = cluster_losses(model, broken, data, batches, settings)
+        assert not bool(torch.isfinite(losses[:, 1]).any())
+        assert bool(torch.isfinite(losses[:, [0, 2]]).all())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_losses_and_counts_are_those_of_the_plain_model(dtype: str) -> None:
+    data = hand_made(3, shape=(1, 12, 12))
+    model = make_model("cnn", (1, 12, 12), data.num_classes)
+    batches = draw_batches(data.client_rows, 2, 8, ROOT, rng.USAGE_BATCHES, 1)
+    models = torch.stack([model.init(ROOT, i) for i in range(2)])
+    lowered, plain = (LocalSettings(dtype=dtype, method=method) for method in ("lowered", "loop"))
+    # bfloat16 rounds a product to 8 bits, and the two round in different places.
+    close = 1e-5 if dtype == "float32" else 20 * 2**-8
+    torch.testing.assert_close(
+        cluster_losses(model, models, data, batches, lowered),
+        cluster_losses(model, models, data, batches, plain),
+        rtol=0.0,
+        atol=close,
+    )
+    if dtype == "float32":
+        assert torch.equal(confusion_counts(model, models, data, lowered), confusion_counts(model, models, data, plain))
+
+
+def test_the_cpu_takes_the_loop_and_only_cuda_lowers() -> None:
+    model = make_model("cifar-cnn", (3, 12, 12), 4)
+    for dtype in ("float32", "bfloat16"):
+        assert _step_function(model, LocalSettings(dtype=dtype), torch.device("cpu")) is STEPS["loop"]
+        assert _step_function(model, LocalSettings(dtype=dtype), torch.device("cuda")) is STEPS["lowered"]
+    residual = make_model("resnet20", (3, 12, 12), 4)
+    assert _step_function(residual, LocalSettings(), torch.device("cuda")) is STEPS["vmap"]
+
+
+CHAIN: list[nn.Module] = [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 25, 4)]
+
+
+def with_layer(place: int, layer: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*(layer if i == place else other for i, other in enumerate(CHAIN)))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        with_layer(0, nn.Conv2d(1, 2, 3, stride=2, padding=5)),
+        with_layer(0, nn.Conv2d(1, 2, 3, bias=False)),
+        with_layer(0, nn.Conv2d(1, 2, (3, 1), padding=(0, 0))),
+        with_layer(0, nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")),
+        with_layer(0, nn.Conv2d(1, 2, 3, dilation=2)),
+        with_layer(0, nn.Conv2d(1, 2, 3, padding=3)),
+        with_layer(1, nn.MaxPool2d(3)),
+        with_layer(1, nn.MaxPool2d(2, stride=1)),
+        with_layer(1, nn.AvgPool2d(2)),
+        with_layer(2, nn.Tanh()),
+        with_layer(4, nn.Linear(50, 4, bias=False)),
+        nn.Sequential(*CHAIN[:4]),
+        nn.Sequential(*CHAIN, nn.ReLU()),
+        nn.Sequential(*CHAIN[3:]),
+    ],
+    ids=lambda module: " ".join(type(layer).__name__ for layer in module),
+)
+def test_other_modules_are_no_chain(module: nn.Sequential) -> None:
+    """Everything `lowered_step` would compute wrongly is left to the others."""
+    assert _convolutional_chain(nn.Sequential(*CHAIN)) is not None
+    assert _convolutional_chain(module) is None

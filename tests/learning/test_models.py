@@ -71,6 +71,33 @@ def test_apply_is_the_module_and_layers_tile_the_vector(name: str) -> None:
     assert stop == model.dim
 
 
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("linear", 0),
+        ("quadrants", 0),
+        ("mlp", 784 * 256),
+        ("cnn", 30 * (9 + 1) + 50 * (30 * 9 + 1) + 100 * (50 * 5 * 5 + 1)),
+        ("resnet20", None),
+    ],
+)
+def test_the_head_is_the_last_layer_and_nothing_else(name: str, head: int | None) -> None:
+    shape = (3, 32, 32) if name == "resnet20" else (1, 28, 28)
+    model = make_model(name, shape, 10)
+    if head is None:
+        head = model.dim - 10 * (64 + 1)
+    assert model.head == head
+    theta = model.init(ROOT)
+    x = torch.rand(3, *shape, generator=rng.torch_generator(ROOT, "test-head/1"))
+    other = theta.clone()
+    other[model.head :] *= 3.0  # biases start at zero, so logits are a multiple of the head
+    torch.testing.assert_close(model.apply(other, x), 3.0 * model.apply(theta, x))
+    if head:
+        other = theta.clone()
+        other[: model.head] *= 1.5
+        assert not torch.allclose(model.apply(other, x), model.apply(theta, x))
+
+
 def test_init_is_glorot_and_a_function_of_its_context() -> None:
     model = make_model("cnn", MNIST, 10)
     theta = model.init(ROOT, 1)

@@ -75,6 +75,16 @@ def test_the_first_of_equal_maxima_counts_and_what_is_cut_sends_nothing_back() -
     assert bool((unpool(torch.ones(1, 1, 1, 1), codes, 2, 2) == 0).all())
 
 
+def test_a_maximum_with_nan_is_nan_as_torch_has_it() -> None:
+    for corner in range(4):
+        z = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        z[corner] = torch.nan
+        top, codes = pool(z.view(1, 2, 2, 1))
+        assert bool(functional.max_pool2d(z.view(1, 1, 2, 2), 2).isnan())
+        assert bool(top.isnan())
+        assert int(codes) == 4  # nothing to send a signal to
+
+
 def test_the_cpu_uses_the_plain_functions() -> None:
     assert on(torch.device("cpu")) is windows
 
@@ -104,6 +114,18 @@ for dtype in (torch.float32, torch.bfloat16):
         mine, wanted = (x.fold(rows, height, width, size, padding).double() for x in (fast, plain))
         # Sums of up to 9 terms; the kernel adds in float32 and rounds once, torch after each.
         torch.testing.assert_close(mine, wanted, rtol=0.0, atol=9 * 8 * torch.finfo(dtype).eps)
+    # What is not finite stays so, in every corner of a block.
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        z = draw(1, 4, 4, 5, dtype=dtype)
+        for corner, (row, col) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+            z[0, row, col, corner] = bad
+            z[0, 2 + row, 2 + col, 4] = bad
+        for mine, wanted in zip(fast.pool(z), plain.pool(z), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=0.0, atol=0.0, equal_nan=True)
+        images = draw(1, 2, 4, 4, dtype=dtype)
+        images[0, 1, 1, 2] = bad
+        mine, wanted = (x.windows(images, 3, 1, 24) for x in (fast, plain))
+        torch.testing.assert_close(mine, wanted, rtol=0.0, atol=0.0, equal_nan=True)
 print("same")
 """
 
@@ -115,3 +137,49 @@ def test_the_kernels_do_the_same_in_tritons_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source}
     done = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True)
     assert done.stdout == "same\n", done.stderr
+
+
+COMPILED = """
+import re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from ebscfl.learning import window_kernels as kernels
+
+def compiled(kernel, pointers, **sizes):
+    numbers = {name: "i32" for name in kernel.arg_names if name not in (*pointers, *sizes)}
+    source = ASTSource(
+        kernel,
+        signature={**pointers, **numbers, **dict.fromkeys(sizes, "constexpr")},
+        constexprs={(kernel.arg_names.index(name),): value for name, value in sizes.items()},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+for kind in ("*fp32", "*bf16"):
+    size = dict(H=9, W=8, C=5, BLOCK=kernels.BLOCK)
+    taps = dict(HO=9, WO=8, S=3, PAD=1)
+    compiled(
+        kernels._windows, dict(images=kind, out=kind), **size, **taps, STEP_C=72, STEP_H=8, STEP_W=1, COLUMNS=48
+    )
+    compiled(kernels._unpool, dict(signal=kind, codes="*u8", out=kind), **size)
+    compiled(kernels._fold, dict(columns=kind, out=kind), **size, **taps)
+    pool = compiled(kernels._pool, dict(z=kind, out=kind, codes="*u8"), **size)
+    maxima = re.findall(r"max[.]\\S+", pool)
+    assert maxima and all("NaN" in maximum for maximum in maxima), maxima
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_cuda_and_their_maxima_keep_nan(tmp_path: Path) -> None:
+    """No device is needed to compile. The interpreter cannot tell a maximum that drops NaN from one that keeps it."""
+    pytest.importorskip("triton", reason="Triton comes with torch for CUDA, and with the extra 'dev' on Linux")
+    source = str(Path(windows.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": source, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    # From a file: Triton reads the source of what it compiles.
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "compiled.py")], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == "compiled\n", done.stderr

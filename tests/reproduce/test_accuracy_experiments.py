@@ -14,7 +14,8 @@ from ebscfl.config import RunConfig
 from ebscfl.errors import CheckpointError, ConfigError, Interrupted, UsageError
 from ebscfl.learning.data import Dataset
 from ebscfl.reproduce import accuracy, tables
-from ebscfl.reproduce.accuracy import Deadline, Experiment, Setting, make_config, perform, summaries
+from ebscfl.reproduce.accuracy import Experiment, Setting, make_config, perform, summaries
+from ebscfl.reproduce.tasks import Deadline
 from ebscfl.rng import USAGE_BENCH, numpy_generator, root_from_seed
 
 TINY = {
@@ -68,7 +69,7 @@ def without_times(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_cell_is_one_row_with_everything_that_made_it(tmp_path: Path) -> None:
-    paths = perform(experiment(), tmp_path, scale="smoke", seeds=(1, 2))
+    paths = perform([experiment()], tmp_path, scale="smoke", seeds=(1, 2))
     assert [path.name for path in paths] == ["results.json", "results.md"]
     found = document(tmp_path)
     assert found["complete"] is True
@@ -88,19 +89,19 @@ def test_every_cell_is_one_row_with_everything_that_made_it(tmp_path: Path) -> N
 
 
 def test_stopped_and_resumed_is_the_unbroken_one(tmp_path: Path) -> None:
-    perform(experiment(), tmp_path / "whole", scale="smoke")
+    perform([experiment()], tmp_path / "whole", scale="smoke")
     for _ in range(2 * CELLS * 3):  # settings x cells x rounds
         # A limit of zero seconds stops after every single round.
         with pytest.raises(Interrupted, match="--resume"):
-            perform(experiment(), tmp_path / "cut", scale="smoke", resume=True, time_limit=0.0)
+            perform([experiment()], tmp_path / "cut", scale="smoke", resume=True, time_limit=0.0)
         assert document(tmp_path / "cut")["complete"] is False
-    perform(experiment(), tmp_path / "cut", scale="smoke", resume=True, time_limit=0.0)
+    perform([experiment()], tmp_path / "cut", scale="smoke", resume=True, time_limit=0.0)
     assert without_times(document(tmp_path / "cut")) == without_times(document(tmp_path / "whole"))
 
 
 def test_partial_results_are_written_and_say_so(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        perform(experiment(), tmp_path, scale="smoke", time_limit=0.0)
+        perform([experiment()], tmp_path, scale="smoke", time_limit=0.0)
     found = document(tmp_path)
     assert found["complete"] is False
     assert found["runs"] == [0, 2]
@@ -108,20 +109,20 @@ def test_partial_results_are_written_and_say_so(tmp_path: Path) -> None:
 
 
 def test_existing_results_are_not_run_over(tmp_path: Path) -> None:
-    perform(experiment(), tmp_path, scale="smoke")
+    perform([experiment()], tmp_path, scale="smoke")
     with pytest.raises(UsageError, match="--resume"):
-        perform(experiment(), tmp_path, scale="smoke")
+        perform([experiment()], tmp_path, scale="smoke")
 
 
 def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
-    perform(experiment(), tmp_path, scale="smoke")
+    perform([experiment()], tmp_path, scale="smoke")
     with pytest.raises(CheckpointError, match="other settings"):
-        perform(experiment(rounds=4), tmp_path, scale="smoke", resume=True)
+        perform([experiment(rounds=4)], tmp_path, scale="smoke", resume=True)
 
 
 def test_unknown_scale(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="scale"):
-        perform(experiment(), tmp_path, scale="huge")
+        perform([experiment()], tmp_path, scale="huge")
 
 
 def test_deadline_passes_everything_on() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ebscfl.config import RunConfig
 from ebscfl.errors import ConfigError
 from ebscfl.learning.data import load_dataset
 from ebscfl.learning.partition import make_partition
@@ -74,10 +78,38 @@ def test_search_factors_scale_the_base() -> None:
     assert by_knob["root x 3"].data.root_size == 3 * by_knob["base"].data.root_size
 
 
-def test_options_change_one_thing_each() -> None:
-    for option, change in defenses.OPTIONS.items():
-        sections = {name for name in change if name != "methods"}
-        assert len(sections) == (0 if option == "baseline" else 1), option
+def settings_by_key(config: RunConfig) -> dict[str, Any]:
+    """Every setting under its dotted key."""
+    table = tomllib.loads(config.to_toml())
+    flat = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    return flat | {f"{part}.{key}": value for part in table if part not in flat for key, value in table[part].items()}
+
+
+def changed(before: RunConfig, after: RunConfig) -> set[str]:
+    """The dotted keys whose values differ."""
+    old, new = settings_by_key(before), settings_by_key(after)
+    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_options_change_one_thing_each(scale: str) -> None:
+    settings = {setting.labels["option"]: setting.config for setting in defenses.option_settings(scale)}
+    ours = [settings[option] for option in defenses.OPTIONS if option in settings]
+    assert len(ours) == (2 if scale == "smoke" else len(defenses.OPTIONS))
+    for before, after in pairwise(ours):
+        assert len(changed(before, after)) == 1, changed(before, after)
+    assert changed(settings["IFCA, nothing shared"], settings["IFCA, shared body"]) == {"server.share"}
+
+
+def test_the_options_end_with_our_rule() -> None:
+    *_, built_up = defenses.option_settings("full")
+    (ours,) = (
+        setting.config
+        for setting in noniid.table_settings("full")
+        if setting.labels == {"alpha": 0.1, "variant": "ours"}
+    )
+    assert built_up.config.server == ours.server
+    assert built_up.config.methods == ours.methods == ("rfca-h",)
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_others_are_played_and_the_failed_run_is_named(tmp_path: Path, jobs:
     tasks[0].run_dir.mkdir()
     (tasks[0].run_dir / "run.json").write_text('{"config_sha256": "of another run"}')
     calls: list[int] = []
-    with pytest.raises(CheckpointError, match="run-1.*other settings"):
+    with pytest.raises(CheckpointError, match=r"run-1.*other settings"):
         carry_out(tasks, jobs, None, None, Quiet(), lambda: calls.append(1))
     assert [status(task.run_dir) for task in tasks[1:]] == ["complete", "complete"]
     assert len(calls) >= 2

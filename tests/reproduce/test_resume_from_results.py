@@ -67,6 +67,49 @@ def test_rows_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert untimed(again) == untimed(play(tmp_path / "fresh"))
 
 
+def test_rows_of_other_seeds_stay_when_one_more_is_run(tmp_path: Path) -> None:
+    both = play(tmp_path / "both", seeds=(1, 2))
+    play(tmp_path / "apart", seeds=(2,))
+    shutil.rmtree(tmp_path / "apart" / "tiny" / "smoke" / "work")  # another machine
+    apart = play(tmp_path / "apart", seeds=(1,), resume=True)
+    assert untimed(apart) == untimed(both)
+    assert (apart["seeds"], apart["runs"], apart["complete"]) == ([1, 2], [4, 4], True)
+
+
+def test_rows_of_renamed_labels_do_not_count(tmp_path: Path) -> None:
+    play(tmp_path)
+    path = tmp_path / "tiny" / "smoke" / "results.json"
+    document = json.loads(path.read_text())
+    document["rows"] = [{("step" if key == "steps" else key): row[key] for key in row} for row in document["rows"]]
+    path.write_text(json.dumps(document))
+    shutil.rmtree(path.parent / "work")
+    again = play(tmp_path, resume=True)
+    assert again["complete"]
+    assert all("step" not in row for row in again["rows"])
+
+
+def test_several_experiments_are_made_in_one_go(tmp_path: Path) -> None:
+    other = Experiment(
+        "other", "other", lambda scale: experiment(lr=0.2).settings(scale)[:1], tables.by_setting("steps")
+    )
+    paths = perform([experiment(), other], tmp_path, scale="smoke", only={"steps": "1"})
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        f"{name}/smoke/results.{ending}" for name in ("tiny", "other") for ending in ("json", "md")
+    ]
+    found = {name: json.loads((tmp_path / name / "smoke" / "results.json").read_text()) for name in ("tiny", "other")}
+    assert found["tiny"]["runs"] == [1, 2]
+    assert found["other"]["complete"]
+
+
+@pytest.mark.parametrize("text", ["[]", '{"rows": 3}', '{"rows": ["a"]}', '{"rows": [{"seed": "x"}]}', '{"row": []}'])
+def test_a_document_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tiny" / "smoke" / "results.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=r"results\.json is corrupt"):
+        play(tmp_path, resume=True)
+
+
 def test_a_document_names_every_source_of_its_rows(tmp_path: Path) -> None:
     play(tmp_path, only={"steps": "1"})
     path = tmp_path / "tiny" / "smoke" / "results.json"
@@ -75,6 +118,19 @@ def test_a_document_names_every_source_of_its_rows(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     shutil.rmtree(path.parent / "work")
     assert play(tmp_path, resume=True)["device"] == "elsewhere, cpu"
+
+
+def test_runs_that_still_lie_there_keep_what_they_were_made_with(tmp_path: Path) -> None:
+    """A newer commit that goes on did not measure what an older one did."""
+    play(tmp_path, only={"steps": "1"})
+    path = tmp_path / "tiny" / "smoke" / "results.json"
+    document = json.loads(path.read_text())
+    document["rows"] = [{**row, "commit": "older"} for row in document["rows"]]
+    path.write_text(json.dumps(document))
+    again = play(tmp_path, resume=True)
+    assert again["complete"]
+    assert {(row["steps"], row["commit"] == "older") for row in again["rows"]} == {(1, True), (2, False)}
+    assert again["commit"].startswith("older, ")
 
 
 def test_damage_and_unknown_labels_are_refused(tmp_path: Path) -> None:
@@ -86,5 +142,5 @@ def test_damage_and_unknown_labels_are_refused(tmp_path: Path) -> None:
     play(tmp_path)
     path = tmp_path / "tiny" / "smoke" / "results.json"
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(CheckpointError, match="results.json is corrupt"):
+    with pytest.raises(CheckpointError, match=r"results\.json is corrupt"):
         play(tmp_path, resume=True)

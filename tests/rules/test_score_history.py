@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -323,11 +324,19 @@ def test_a_history_survives_json_exactly() -> None:
         ({"average": [0.0, "x"]}, "corrupt"),
         ({"clients": [1, 2**70]}, "corrupt"),
         ({"standing": [[0.0], [0.0]]}, "differ in length"),
+        ({"level": [0.0]}, "differ in length"),
+        ({"level": [0.0, float("inf")]}, "NaN or infinity"),
+        ({"clients": [1, 2.5]}, "whole numbers"),
+        ({"seen": [1.5, 1]}, "whole numbers"),
+        ({"seen": [True, 1]}, "whole numbers"),
+        ({"clients": 3}, "corrupt"),
+        ({"clients": None}, "corrupt"),
         ({"extra": []}, "has the fields"),
     ],
 )
 def test_a_corrupt_history_is_refused(change: dict[str, list[object]], message: str) -> None:
-    good: dict[str, object] = {"clients": [1, 2], "seen": [1, 1], "average": [0.0, 0.1], "standing": [0.0, 0.1]}
+    means = {key: [0.0, 0.1] for key in ("average", "standing", "level")}
+    good: dict[str, object] = {"clients": [1, 2], "seen": [1, 1], **means}
     assert history_from_json(good).clients.tolist() == [1, 2]
     with pytest.raises(CheckpointError, match=message):
         history_from_json({**good, **change})
@@ -371,8 +380,9 @@ def test_a_history_of_unequal_columns_is_refused() -> None:
         {"min_gap": float("nan")},
         {"min_trusted": 0.0},
         {"min_clients": 2},
+        {"weight": "cosine"},
     ],
 )
-def test_bad_settings_are_refused(wrong: dict[str, float]) -> None:
+def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         HistorySettings(**wrong)

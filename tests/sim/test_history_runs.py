@@ -40,9 +40,12 @@ def lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("protocol", ["direct", "sealed"])
-def test_a_resumed_run_is_bit_identical(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight", ["score", "record"])
+def test_a_resumed_run_is_bit_identical(
+    protocol: str, weight: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_rows(monkeypatch)
-    settings = config(*SETS, f"protocol={protocol}", "server.hysteresis=0.1")
+    settings = config(*SETS, f"protocol={protocol}", "server.hysteresis=0.1", f"server.history_weight={weight}")
     runner.run(settings, out=tmp_path / "whole")
     with pytest.raises(Interrupted):
         runner.run(settings, out=tmp_path / "cut", progress=StopAfter(8))
@@ -50,11 +53,13 @@ def test_a_resumed_run_is_bit_identical(protocol: str, tmp_path: Path, monkeypat
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
-def test_sealed_and_direct_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight", ["score", "record"])
+def test_sealed_and_direct_agree(weight: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_rows(monkeypatch)
     found = {}
     for protocol in ("direct", "sealed"):
-        runner.run(config(*SETS, f"protocol={protocol}"), out=tmp_path / protocol)
+        sets = (f"protocol={protocol}", f"server.history_weight={weight}")
+        runner.run(config(*SETS, *sets), out=tmp_path / protocol)
         rounds = [line for line in lines(tmp_path / protocol) if line["kind"] == "round" and line["round"] > 0]
         found[protocol] = [line["weights"] for line in rounds]
     # Models differ by the fixed point's rounding only, so shares of weight do too.
@@ -91,3 +96,26 @@ def test_protocols_without_a_history_refuse_rfca_h() -> None:
     with pytest.raises(ConfigError, match="history_scope"):
         config(*SETS, "protocol=sealed", "server.history_scope=cluster")
     config(*SETS, "protocol=direct", "server.history_scope=cluster")
+
+
+OURS = ("root_scale=part", "root_direction=mixed", "history_weight=record", "share=body", "choice_steps=1")
+
+
+@pytest.mark.parametrize("protocol", ["direct", "sealed"])
+@pytest.mark.parametrize("attack", ["label-flip", "sign-flip"])
+def test_our_rule_as_it_is_run_on_skewed_labels(
+    protocol: str, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All options together, on a model with a body: finite, weights are shares, the same after a stop."""
+    use_rows(monkeypatch)
+    sets = (*SETS, f"protocol={protocol}", f"attacks={attack}", "model.name=mlp", *(f"server.{own}" for own in OURS))
+    settings = config(*sets)
+    runner.run(settings, out=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        runner.run(settings, out=tmp_path / "cut", progress=StopAfter(3))
+    runner.resume(tmp_path / "cut")
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    for line in lines(tmp_path / "whole"):
+        if line["kind"] == "round" and line["round"] > 0:
+            assert sum(line["weights"]) == pytest.approx(1.0)
+            assert min(line["weights"]) >= 0.0

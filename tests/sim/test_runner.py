@@ -231,10 +231,23 @@ def test_cuda_on_a_machine_without(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cell_module.choose_device("auto") == torch.device("cpu")
 
 
-def test_a_diverging_run_goes_on_and_names_the_clients(tmp_path: Path) -> None:
-    run(config("local.lr=1e30", "attacks=[]"), out=tmp_path / "r")
-    events = [event for line in read_lines(tmp_path / "r" / "metrics.jsonl") for event in line.get("events", [])]
-    assert any("NaN or infinity" in event for event in events)
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (
+            ("model.name=mlp", "local.lr=1e38", "server.root_lr=0.5"),
+            "dropped clients [0, 1, 2, 3, 4, 5]: update holds NaN",
+        ),
+        (("local.lr=1e30",), "no root update for models [0, 1]"),
+    ],
+)
+def test_a_diverging_run_goes_on_and_says_who_diverged(tmp_path: Path, sets: tuple[str, ...], said: str) -> None:
+    run(config(*sets, "attacks=[]"), out=tmp_path / "r")
+    lines = read_lines(tmp_path / "r" / "metrics.jsonl")
+    rounds = [line for line in lines if line["kind"] == "round" and line["method"] == "rfca" and line["round"] > 0]
+    assert len(rounds) == 4
+    for line in rounds:
+        assert any(event.startswith(said) for event in line["events"]), line["events"]
 
 
 def test_evaluation_decides_what_fa_measures(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ebscfl.algorithms.initialization import single_model
 from ebscfl.arrays import as_tensor
 from ebscfl.learning.local import local_updates
 from ebscfl.rules.fltrust import fltrust
+from ebscfl.rules.geometry import cosines, directions
 
 
 def root_update(env: Environment, models: Tensor, round_id: int) -> Tensor:
@@ -68,8 +69,7 @@ def round(env: Environment, state: ServerState, round_id: int) -> tuple[ServerSt
 
 def _cosines(updates: Tensor, server_update: Tensor) -> Tensor:
     """(k,) cosines, 0 for a zero vector: what the report shows beside the weights."""
-    lengths = torch.linalg.vector_norm(updates, dim=1) * torch.linalg.vector_norm(server_update)
-    return torch.where(lengths > 0, updates @ server_update / lengths.clamp(min=torch.finfo(lengths.dtype).tiny), 0.0)
+    return cosines(directions(updates), directions(server_update[None, :]))[:, 0]
 
 
 ALGORITHM = Algorithm("fltrust", init, round)

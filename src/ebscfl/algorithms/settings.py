@@ -117,6 +117,8 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be a positive number, not {value}")
         if self.share == "body" and self.normalize == "global":
             raise ConfigError("share: a body is shared by the weights of clusters, so normalize must be cluster")
+        if self.share == "body" and self.averaging == "gradient":
+            raise ConfigError("share: a body is shared by the weights of clusters, so averaging must be model")
         try:
             _ = self.history
         except ConfigError as error:

@@ -91,8 +91,9 @@ class Training:
         assert state.server_updates is not None
         lengths = torch.linalg.vector_norm(state.server_updates, dim=1, keepdim=True)
         aggregates = torch.as_tensor(outcome.aggregates, dtype=state.models.dtype)
-        weights = torch.as_tensor(outcome.cluster_weight)
-        step = share_body(self.cell.env, self.config.server.eta * lengths * aggregates, weights)
+        step = self.config.server.eta * lengths * aggregates
+        if outcome.cluster_weight is not None:  # a protocol that hides it is refused where a body is shared
+            step = share_body(self.cell.env, step, torch.as_tensor(outcome.cluster_weight))
         return ServerState(state.models + step, state.server_updates)
 
     def evaluate(self, state: ServerState, step: int) -> Evaluation:

@@ -79,8 +79,8 @@ class FlatModel:
     @property
     def head(self) -> int:
         """Where the last layer begins in the flat vector; 0 if there is only one."""
-        *_, last = (name.rpartition(".")[0] for name in self.layout.names)
-        return min(p.start for name, p, _ in self.layers() if name.rpartition(".")[0] == last)
+        modules = [name.rpartition(".")[0] for name in self.layout.names]
+        return sum(self.layout.sizes[: modules.index(modules[-1])])
 
     def to_module(self, theta: Tensor) -> nn.Module:
         """An ordinary torch module with a copy of ``theta`` as its parameters (to export or to serve)."""

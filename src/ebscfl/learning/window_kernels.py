@@ -3,6 +3,8 @@
 Each kernel reads and writes every value once and does nothing else; the products between them are torch's. Import this
 module only where there is a CUDA device (torch brings Triton along) or Triton's interpreter (tests).
 
+Where an activation is NaN a maximum is NaN too, as torch has it: a client that diverged must not look healthy.
+
 One program handles ``BLOCK`` neighboring values of one image. All sizes are compile-time constants, so that positions
 come from multiplications instead of divisions.
 """
@@ -51,16 +53,16 @@ def _pool(z, out, codes, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOC
     code = tl.zeros([BLOCK], dtype=tl.int32)
     other = tl.load(at + C, mask=wanted, other=0.0).to(tl.float32)
     code = tl.where(other > best, 1, code)
-    best = tl.maximum(best, other)
+    best = tl.maximum(best, other, propagate_nan=tl.PropagateNan.ALL)
     other = tl.load(at + W * C, mask=wanted, other=0.0).to(tl.float32)
     code = tl.where(other > best, 2, code)
-    best = tl.maximum(best, other)
+    best = tl.maximum(best, other, propagate_nan=tl.PropagateNan.ALL)
     other = tl.load(at + W * C + C, mask=wanted, other=0.0).to(tl.float32)
     code = tl.where(other > best, 3, code)
-    best = tl.maximum(best, other)
+    best = tl.maximum(best, other, propagate_nan=tl.PropagateNan.ALL)
     code = tl.where(best > 0.0, code, 4)
     to = image * ((H // 2) * (W // 2) * C) + place
-    tl.store(out + to, tl.maximum(best, 0.0), mask=wanted)
+    tl.store(out + to, tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL), mask=wanted)
     tl.store(codes + to, code.to(tl.uint8), mask=wanted)
 
 

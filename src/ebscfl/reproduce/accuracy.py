@@ -140,7 +140,10 @@ class Plan:
     def write(self) -> None:
         """What is measured so far."""
         name, title = self.experiment.name, self.experiment.title
-        document = gather(name, title, self.scale, self.settings, self.seeds, self.work, self.before)
+        seeds = self.seeds
+        if others := {row["seed"] for row in self.before} - set(seeds):
+            seeds = tuple(sorted({*seeds, *others}))  # measured before, not asked for now: kept all the same
+        document = gather(name, title, self.scale, self.settings, seeds, self.work, self.before)
         write_atomically(self.out / "results.json", to_json(document))
 
 
@@ -150,7 +153,7 @@ def rows_of(rows: Sequence[Row], setting: Setting, config: RunConfig) -> list[Ro
     return [
         row
         for row in rows
-        if row.get("config_sha256") == digest and all(row[name] == value for name, value in setting.labels.items())
+        if row.get("config_sha256") == digest and all(row.get(name) == value for name, value in setting.labels.items())
     ]
 
 
@@ -234,7 +237,9 @@ def _rows_before(path: Path) -> tuple[Row, ...]:
     if not path.exists():
         return ()
     try:
-        return tuple(json.loads(path.read_text(encoding="utf-8"))["rows"])
+        rows = tuple(json.loads(path.read_text(encoding="utf-8"))["rows"])
+        _ = [int(row["seed"]) for row in rows]
+        return rows
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is corrupt ({type(error).__name__}): move it away to begin anew") from None
 
@@ -295,8 +300,9 @@ def gather(
                 lines = read_lines(run_folder(work, setting, seed, method) / "metrics.jsonl")
                 source = {"config_sha256": part.digest(), **{key: made[key] for key in MADE_WITH}}
                 fresh = [{**setting.labels, "seed": seed, **row, **source} for row in cell_rows(lines, part)]
-                kept = rows_of(before, setting, part)
-                found += fresh if len(fresh) >= len(kept) else kept
+                # A cell measured before keeps the row that says with what: its run may still lie in ``work``.
+                kept = {(row["method"], row["attack"]): row for row in rows_of(before, setting, part)}
+                found += [*kept.values(), *(row for row in fresh if (row["method"], row["attack"]) not in kept)]
             rows += found
             runs += len(found) == len(setting.config.cells)
     wanted = len(settings) * len(seeds)

@@ -85,8 +85,8 @@ def behavior_settings(scale: str) -> list[Setting]:
 
 
 BEYOND = ("alie", "min-max", "sign-flip", "backdoor", "adaptive", "insider")
-"""Attacks the paper did not try on non-i.i.d. data; the backdoor is bounded to the norm of an honest update, the last two
-know the rule and the root update of their own cluster."""
+"""Attacks the paper did not try on non-i.i.d. data; the backdoor is bounded to the norm of an honest update, the last
+two know the rule and the root update of their own cluster."""
 
 
 def beyond_settings(scale: str) -> list[Setting]:

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def carry_out(
     Raises:
         ConfigError, DataError: of the first run whose settings or data are wrong, at once.
         EbscflError: runs failed; the others were played first.
+        Interrupted: a worker was killed.
     """
     if jobs < 1:
         raise ConfigError(f"jobs must be at least 1, not {jobs}")
@@ -86,16 +88,24 @@ def carry_out(
 
 
 def play(task: Task, data_dir: Path | None, progress: Progress) -> None:
-    """Start the task's run, finish it, or find it complete."""
+    """Start the task's run, finish it, or find it complete; a `ConfigError` names the run."""
     config, run_dir = task.config, task.run_dir
     if not (run_dir / "run.json").exists():
         shutil.rmtree(run_dir, ignore_errors=True)  # stopped before it began
-        runner.run(config, out=run_dir, data_dir=data_dir, progress=progress)
+        try:
+            runner.run(config, out=run_dir, data_dir=data_dir, progress=progress)
+        except ConfigError as error:
+            raise ConfigError(f"{run_dir}: {error}") from None
         return
-    info = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-    if info.get("config_sha256") != config.digest():
+    try:
+        info = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+        digest, status = info["config_sha256"], info.get("status")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        name = type(error).__name__
+        raise CheckpointError(f"{run_dir} is damaged ({name} in run.json): delete it to run it anew") from None
+    if digest != config.digest():
         raise CheckpointError(f"{run_dir} was run with other settings: delete it to run it anew")
-    if info.get("status") != "complete":
+    if status != "complete":
         runner.resume(run_dir, data_dir=data_dir, progress=progress)
 
 
@@ -147,6 +157,10 @@ def _side_by_side(
                 except EbscflError as error:
                     failed[run_dir] = error
                     continue
+                except BrokenProcessPool:
+                    raise Interrupted(
+                        "a process was killed (did memory run out?); go on with --resume, and with fewer --jobs"
+                    ) from None
                 finished &= complete
                 for line in read_lines(run_dir / "metrics.jsonl") if complete else ():
                     if line["kind"] == "cell":

@@ -37,7 +37,10 @@ The caller decides who is compared with whom: normally all clients of a round wi
 different clusters score so differently that they look like two groups, keep one history per cluster.
 
 Limits: at most ``1 - min_trusted`` of the clients can be cut, and a hostile client whose cosine is in truth as high as
-the honest ones' is not found by any average.
+the honest ones' is not found by any average. With ``weight="record"`` more than a fifth of the clients that always
+score three times as high as the median take the whole weight, and keep some for a dozen rounds after they turn (with
+"score" they lose it at once); on-off attackers keep more, too; and no client weighs anything in a round in which more
+than half of those present average 0 or less.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ Bools = npt.NDArray[np.bool_]
 FIELDS = ("clients", "seen", "average", "standing", "level")
 TRUSTED_SHARE = 0.8
 """Clients with an average above this quantile are well trusted."""
+MEDIANS = 3.0
+"""... but only up to so many medians: that is as far as fewer than half of the clients can move it."""
 OUTLIER = 2.0
 """Deviations below the median at which a negative score is refused: 2 % of honest ones, were they normal."""
 NORMAL_MEDIAN = 1.4826
@@ -181,7 +186,7 @@ def advance(
 def record_weights(levels: Floats) -> Floats:
     """(n,) weights 0..1 of clients with these average scores (n,)."""
     positive = np.maximum(levels, 0.0)
-    top = min(float(np.quantile(positive, TRUSTED_SHARE)), 3.0 * float(np.median(positive)))
+    top = min(float(np.quantile(positive, TRUSTED_SHARE)), MEDIANS * float(np.median(positive)))
     return np.clip(3.0 * positive / top - 1.0, 0.0, 1.0) if top > 0.0 else np.zeros(len(levels))
 
 
@@ -222,19 +227,20 @@ def history_from_json(document: Mapping[str, Any]) -> History:
     if set(document) != set(FIELDS):
         raise CheckpointError(f"a score history has the fields {', '.join(FIELDS)}")
     try:
-        arrays = {
-            name: np.array(document[name], dtype=np.int64 if name in FIELDS[:2] else np.float64) for name in FIELDS
-        }
+        counts: dict[str, Ints] = {name: np.array(document[name], dtype=np.int64) for name in FIELDS[:2]}
+        means: dict[str, Floats] = {name: np.array(document[name], dtype=np.float64) for name in FIELDS[2:]}
     except (TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"the score history is corrupt: {error}") from error
-    clients = arrays["clients"]
-    if len({array.shape for array in arrays.values()}) != 1 or clients.ndim != 1:
+    clients = counts["clients"]
+    if len({array.shape for array in (*counts.values(), *means.values())}) != 1 or clients.ndim != 1:
         raise CheckpointError("the score history is corrupt: its fields differ in length")
-    if (np.diff(clients) <= 0).any() or (arrays["seen"] < 1).any():
+    if not all(type(value) is int for name in counts for value in document[name]):
+        raise CheckpointError("the score history is corrupt: clients and seen must be whole numbers")
+    if (np.diff(clients) <= 0).any() or (counts["seen"] < 1).any():
         raise CheckpointError("the score history is corrupt: clients must ascend and have been seen")
-    if not all(np.isfinite(arrays[name]).all() for name in FIELDS[2:]):
+    if not all(np.isfinite(array).all() for array in means.values()):
         raise CheckpointError("the score history is corrupt: it holds NaN or infinity")
-    return History(**arrays)
+    return History(clients, counts["seen"], means["average"], means["standing"], means["level"])
 
 
 def _checked(clients: Sequence[int] | Ints, scores: Floats) -> tuple[Ints, Floats]:

@@ -25,6 +25,7 @@ from ebscfl.config import RunConfig, parse_config
 from ebscfl.errors import CheckpointError, Interrupted, UsageError
 from ebscfl.sim.cell import World, build_cell, build_world, play_cell
 from ebscfl.sim.checkpoint import write_atomically
+from ebscfl.sim.exclusive import only_process
 from ebscfl.sim.journal import Journal
 from ebscfl.sim.metrics import result_rows
 from ebscfl.sim.progress import Progress, Quiet
@@ -90,21 +91,29 @@ def run(
         "device": str(world.data.x.device),
         "config_sha256": config.digest(),
     }
-    write_atomically(run_dir / "config.toml", config.to_toml().encode())
-    _write_json(run_dir / "run.json", info)
-    return _play(world, run_dir, info, progress or Quiet())
+    with only_process(run_dir):
+        if (run_dir / "run.json").exists():
+            raise UsageError(f"{run_dir} is not empty: another process has just begun a run there")
+        write_atomically(run_dir / "config.toml", config.to_toml().encode())
+        _write_json(run_dir / "run.json", info)
+        return _play(world, run_dir, info, progress or Quiet())
 
 
 def resume(run_dir: Path | str, *, data_dir: Path | str | None = None, progress: Progress | None = None) -> RunResult:
     """Finish the run in ``run_dir``.
 
     Raises:
-        UsageError: there is no run.
+        UsageError: there is no run, or another process plays it.
         CheckpointError: it is damaged, or its config.toml was changed.
     """
     run_dir = Path(run_dir)
     if not (run_dir / "run.json").is_file() or not (run_dir / "config.toml").is_file():
         raise UsageError(f"{run_dir} holds no run to resume: run.json or config.toml is missing")
+    with only_process(run_dir):
+        return _resume(run_dir, data_dir, progress)
+
+
+def _resume(run_dir: Path, data_dir: Path | str | None, progress: Progress | None) -> RunResult:
     try:
         info = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
         expected, _, _ = info["config_sha256"], info["run_id"], float(info["seconds"])

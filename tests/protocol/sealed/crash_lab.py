@@ -1,11 +1,11 @@
 """Runs the key centre or the server of `sealed` in a child process that kills itself (SIGKILL) at a chosen point.
 
-    python crash_lab.py kdc|server|kdc-again [points...]
+    python crash_lab.py kdc|server|kdc-again|kdc-history [points...]
 
 Points are counted: after every frame a role receives, before and after every commit of its store, before every frame
-it sends; ``kdc-again`` dies at that point of every life. For each point one line of JSON says what the other parties
-saw. The parent plays the other roles and the network: what it reads from a dying child counts as seen, but is lost on
-the way.
+it sends; ``kdc-again`` dies at that point of every life, ``kdc-history`` keeps a score history. For each point one line
+of JSON says what the other parties saw. The parent plays the other roles and the network: what it reads from a dying
+child counts as seen, but is lost on the way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,14 +32,19 @@ from ebscfl.protocol import codec, stream
 from ebscfl.protocol.messages import Message, Release, ReleaseRequest, ScoreAnswer
 from ebscfl.protocol.roles import Outgoing
 from ebscfl.protocol.rounds import next_round_id, training_round_of
+from ebscfl.protocol.sealed.history import NOTE
 from ebscfl.protocol.sealed.round_store import RoundStore
 from ebscfl.protocol.sealed.server import SealedServer
 from ebscfl.protocol.sealed.store import SqliteStore
 from ebscfl.protocol.states import State
+from ebscfl.rules.score_history import HistorySettings
 
 BATCH = 3
 ROUNDS = 2
 NEVER = 10**9
+NO_OPTIONS: Mapping[str, Any] = {}
+HISTORY = {"history": True, "history_settings": HistorySettings(weight="record", warmup=2)}
+HISTORY_ROUNDS = 4
 
 
 class Died(Exception):
@@ -103,12 +108,13 @@ def fused(kind: type, names: tuple[str, ...]) -> Callable[..., Any]:
     return make
 
 
-fused_kdc_store = fused(SqliteStore, ("bind", "enrol", "commit_updates", "open_round", "record_answers", "release"))
+COMMITS = ("bind", "enrol", "commit_updates", "open_round", "put_note", "record_answers", "release")
+fused_kdc_store = fused(SqliteStore, COMMITS)
 fused_round_store = fused(RoundStore, ("use", "keep_sum"))
 
 
-def kdc_life(source: Any, sink: Any, fuse: Fuse, folder: Path) -> None:
-    lab = make_lab(store=fused_kdc_store(fuse, folder / "kdc.sqlite"), enrol=False)
+def kdc_life(source: Any, sink: Any, fuse: Fuse, folder: Path, options: Mapping[str, Any] = NO_OPTIONS) -> None:
+    lab = make_lab(store=fused_kdc_store(fuse, folder / "kdc.sqlite"), enrol=False, **options)
     stream.serve(lab.kdc, source, sink)
 
 
@@ -228,11 +234,13 @@ class Witness:
         }
 
 
-def crash_kdc(folder: Path, at: int | None, *, again: bool = False) -> dict[str, object]:
+def crash_kdc(
+    folder: Path, at: int | None, *, again: bool = False, options: Mapping[str, Any] = NO_OPTIONS
+) -> dict[str, object]:
     """The key centre dies; server and clients live on and ask again what was not answered."""
-    lab = make_lab(enrol=False)
+    lab = make_lab(enrol=False, **options)
     lab.server._batch_size = BATCH
-    witness, child = Witness(lab.setup.run_id), Child(kdc_life, folder, at, again=again)
+    witness, child = Witness(lab.setup.run_id), Child(partial(kdc_life, options=options), folder, at, again=again)
 
     def ask(sender: Address, message: Message) -> list[Message]:
         frame = stream.message_frame(sender, codec.encode(message, lab.setup.run_id))
@@ -259,8 +267,8 @@ def crash_kdc(folder: Path, at: int | None, *, again: bool = False) -> dict[str,
                     client.receive(KDC, codec.encode(answer, lab.setup.run_id))
             except Died:
                 child.restart()
-    exact, included = [], []
-    for training_round in range(1, ROUNDS + 1):
+    exact, included, aggregates = [], [], []
+    for training_round in range(1, (HISTORY_ROUNDS if options else ROUNDS) + 1):
         round_id = next_round_id(training_round, lab.server.round_id)
         pump(lab.server.start_round(round_id, range(N), lab.server_updates))
         for i, upload in enumerate(lab.uploads(round_id)):
@@ -271,8 +279,16 @@ def crash_kdc(folder: Path, at: int | None, *, again: bool = False) -> dict[str,
         assert lab.server.outcome is not None, lab.server.refusal
         exact.append(bool(np.array_equal(lab.server.outcome.aggregates, lab.reference(range(N), round_id))))
         included.append(len(lab.server.outcome.included))
+        aggregates.append(lab.server.outcome.aggregates.tolist())
     child.stop()
-    return {"lives": child.lives, "exact": exact, "included": included, **witness.summary()}
+    found: dict[str, object] = {"lives": child.lives, "exact": exact, "included": included, **witness.summary()}
+    if options:
+        store = SqliteStore(folder / "kdc.sqlite")
+        note = store.note(NOTE)
+        store.close()
+        assert note is not None
+        found |= {"aggregates": aggregates, "note": note.decode()}
+    return found
 
 
 class ServerPlay:
@@ -345,7 +361,12 @@ def crash_server(folder: Path, at: int | None) -> dict[str, object]:
 
 
 def main(role: str, chosen: list[int]) -> None:
-    play = {"kdc": crash_kdc, "kdc-again": partial(crash_kdc, again=True), "server": crash_server}[role]
+    play = {
+        "kdc": crash_kdc,
+        "kdc-again": partial(crash_kdc, again=True),
+        "kdc-history": partial(crash_kdc, options=HISTORY),
+        "server": crash_server,
+    }[role]
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"at": 0, **play(Path(folder), None)}), flush=True)
         points = len((Path(folder) / "points-1").read_text().splitlines())

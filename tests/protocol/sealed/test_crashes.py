@@ -59,3 +59,30 @@ def test_death_at_every_point(role: str) -> None:
     assert labels >= {"received", "sending"} | {
         f"{when} {name}" for name in commits[role] for when in ("before", "after")
     }
+
+
+def check_history(rows: list[dict[str, Any]]) -> None:
+    """The very sums and the very history of a key centre that never died."""
+    whole = rows[0]
+    assert whole["lives"] == 1
+    assert json.loads(whole["note"])["round"] == 4
+    for row in rows[1:]:
+        assert row["lives"] >= 2, row
+        assert (row["keys_answered_twice"], row["released_twice"]) == (0, 0), row
+        assert row["attempts_released"] == [1, 2, 3, 4], row
+        assert row["aggregates"] == whole["aggregates"], row["label"]
+        assert row["note"] == whole["note"], row["label"]
+
+
+def test_a_score_history_survives_a_few_deaths() -> None:
+    rows = crash("kdc-history", 60, 95)
+    check_history(rows)
+    # Trust by record is not this round's score: the sums are not those of the plain rule.
+    assert not any(rows[0]["exact"])
+
+
+@pytest.mark.slow
+def test_a_score_history_survives_death_at_every_point_of_a_round() -> None:
+    rows = crash("kdc-history", *range(60, 100))
+    check_history(rows)
+    assert {row["label"] for row in rows[1:]} >= {"before put_note", "after put_note", "before record_answers"}

@@ -11,12 +11,13 @@ import pytest
 from ebscfl.errors import CheckpointError, ConfigError
 from ebscfl.protocol import Session
 from ebscfl.protocol.roles import Setup
+from ebscfl.protocol.rounds import round_id_of
 from ebscfl.protocol.sealed.history import NOTE, ScoreMemory, score_memory
 from ebscfl.protocol.sealed.kdc import SealedKdc
 from ebscfl.protocol.sealed.store import MemoryStore, SqliteStore
 from ebscfl.rng import USAGE_BENCH, numpy_generator, root_from_seed
 from ebscfl.rules.rfca import rfca, rfca_weighted
-from ebscfl.rules.score_history import History, HistorySettings, advance, history_to_json
+from ebscfl.rules.score_history import WEIGHTS, History, HistorySettings, advance, history_to_json
 
 CLIENTS, DIM = 10, 40
 HOSTILE = (7, 8, 9)
@@ -141,6 +142,69 @@ def test_sealed_with_history_is_the_rule_in_the_clear(field: str) -> None:
     assert not verdict.weights[list(HOSTILE)].any()
     assert isinstance(session.kdc, SealedKdc)
     assert np.allclose(session.kdc.score_history().average, history.average, atol=2e-3)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_every_weight_is_the_rule_s_over_rounds_and_restarts(weight: str, tmp_path: Path) -> None:
+    """Client by client what the key centre answered, against the rule in the clear; it starts anew from SQLite twice.
+
+    Client 0 sleeps until round 8; client 5 is away in rounds 3 to 5, client 6 in round 4.
+    """
+    settings = HistorySettings(weight=weight)
+    history, session = History(), None
+    for t in range(1, 13):
+        if t in (1, 5, 9):
+            if session is not None:
+                assert isinstance(session.kdc, SealedKdc)
+                session.kdc._store.close()
+            session = Session(
+                "sealed",
+                num_clients=CLIENTS,
+                num_clusters=2,
+                dim=DIM,
+                root=root_from_seed(1),
+                normalize="cluster",
+                options={"history": True, "history_settings": settings, "store": tmp_path / "kdc.sqlite"},
+            )
+        assert session is not None
+        assert isinstance(session.kdc, SealedKdc)
+        updates, clusters, roots = round_updates(t)
+        if t >= 8:
+            updates[0] = -0.2 * roots[0] + np.sqrt(1 - 0.2**2) * updates[0] / np.linalg.norm(updates[0])
+        here = [i for i in range(CLIENTS) if not (i == 5 and 3 <= t <= 5) and not (i == 6 and t == 4)]
+        result = session.round(updates, clusters, roots, training_round=t, clients=here)
+        cosines = np.asarray(rfca(updates, clusters=clusters, server_updates=roots).scores)[here]
+        history, verdict = advance(history, here, cosines, settings)
+        answers = session.kdc._store.answers(round_id_of(t))
+        assert sorted(answers) == here
+        got = [answers[i].rho / 2**session.kdc._params.weight_bits for i in here]
+        # Scores are exact to 2^-10; a record weight grows three times as fast as level / q, and q is about 0.6.
+        np.testing.assert_allclose(got, verdict.weights, rtol=0.0, atol=5 * 2**-10)
+        assert result.total_weight == pytest.approx(float(verdict.weights.sum()), abs=CLIENTS * 5 * 2**-10)
+    kept = session.kdc.score_history()
+    assert kept.clients.tolist() == history.clients.tolist()
+    assert kept.seen.tolist() == history.seen.tolist()
+    for name in ("average", "standing", "level"):
+        np.testing.assert_allclose(getattr(kept, name), getattr(history, name), atol=2e-3)
+    assert not verdict.weights[[here.index(i) for i in HOSTILE]].any()
+    session.kdc._store.close()
+
+
+def test_a_restart_with_another_rule_is_refused(tmp_path: Path) -> None:
+    """Weights of one run come from one rule: the store belongs to it."""
+
+    def opened(**history: object) -> Session:
+        options = {"store": tmp_path / "kdc.sqlite", **history}
+        return Session("sealed", num_clients=4, num_clusters=1, dim=8, root=root_from_seed(1), options=options)
+
+    record = {"history": True, "history_settings": HistorySettings(weight="record")}
+    for _ in range(2):
+        kdc = opened(**record).kdc
+        assert isinstance(kdc, SealedKdc)
+        kdc._store.close()
+    for other in ({}, {"history": True}, {"history": True, "history_settings": HistorySettings(weight="equal")}):
+        with pytest.raises(ConfigError, match="another"):
+            opened(**other)
 
 
 def test_an_earlier_history_goes_on() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ebscfl import rng
-from ebscfl.errors import ConfigError
+from ebscfl.errors import ConfigError, EbscflError
 from ebscfl.protocol.roles import ClientRole, KdcRole, ServerRole, Setup
 from ebscfl.protocol.sealed.client import SealedClient
 from ebscfl.protocol.sealed.history import score_memory
@@ -94,15 +94,20 @@ def make_roles(setup: Setup, root: bytes) -> tuple[KdcRole, ServerRole, Sequence
     """Key centre, server and clients; each secret is derived from its holder's own root."""
     params = parameters(setup)
     store = kdc_store(setup)
-    kdc = SealedKdc(
-        setup,
-        params,
-        root=rng.derive(root, rng.USAGE_ROLE, "kdc"),
-        store=store,
-        noise=noise_settings(setup),
-        tolerated=tolerated_failures(setup, params),
-        memory=score_memory(setup, store),
-    )
+    try:
+        kdc = SealedKdc(
+            setup,
+            params,
+            root=rng.derive(root, rng.USAGE_ROLE, "kdc"),
+            store=store,
+            noise=noise_settings(setup),
+            tolerated=tolerated_failures(setup, params),
+            memory=score_memory(setup, store),
+        )
+    except EbscflError:
+        if store is not setup.option("store", None):
+            store.close()  # opened here: a refused run must not keep it locked
+        raise
     folder = setup.option("client_store", None)
     clients = [
         SealedClient(

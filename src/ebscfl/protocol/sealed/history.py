@@ -36,7 +36,7 @@ class ScoreMemory:
 
     def __init__(self, store: KdcStore, settings: HistorySettings, start: History) -> None:
         self._store = store
-        self._settings = settings
+        self.settings = settings
         self._start = start
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class ScoreMemory:
 
     def _judge(self, before: History, known: dict[int, float]) -> tuple[History, Judgment]:
         ids = sorted(known)
-        return advance(before, ids, np.array([known[client] for client in ids]), self._settings)
+        return advance(before, ids, np.array([known[client] for client in ids]), self.settings)
 
     def _load(self) -> tuple[int, History, dict[int, float]]:
         note = self._store.note(NOTE)

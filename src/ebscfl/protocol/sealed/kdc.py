@@ -118,7 +118,8 @@ class SealedKdc(KdcRole):
         """``root`` and what ``store`` writes are what a key centre must keep; a store opens for its own run only."""
         super().__init__(setup, KDC)
         self._run = setup.run_id.hex()
-        store.bind(rng.derive(root, rng.USAGE_ROLE, "store", self._run, repr((params, noise, tolerated))))
+        rules = (params, noise, tolerated, *(() if memory is None else (memory.settings,)))
+        store.bind(rng.derive(root, rng.USAGE_ROLE, "store", self._run, repr(rules)))
         self.state = State.SERVING if store.halted() is None else State.HALTED
         self._params = params
         self._root = root
