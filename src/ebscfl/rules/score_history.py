@@ -27,8 +27,8 @@ What `advance` does with the scores s_i of the clients that took part:
 
 With ``weight="record"`` the weight comes from the record instead: the plain average of a client's scores (step 2
 without the median) against that of the well trusted, q: nothing up to a third of q, everything from two thirds on. q
-is the upper `TRUSTED_SHARE` quantile of all averages, but at most three medians, so that fewer than half of the
-clients cannot raise it as they please. One lucky round gives a bad record nothing, and late in training, when every
+is the upper `TRUSTED_SHARE` quantile of all averages, but at most two medians: the median client always has half of the
+full weight, so that fewer than half of the clients, however well they score, at most double their share. One lucky round gives a bad record nothing, and late in training, when every
 single cosine is mostly noise, honest clients go on counting, nearly all alike. This round's score then only refuses
 outliers: negative scores lower than the median by more than `OUTLIER` deviations, which are estimated from the upper
 half alone (hostile clients are in the lower one). With ``weight="equal"`` every positive score weighs 1.
@@ -37,10 +37,10 @@ The caller decides who is compared with whom: normally all clients of a round wi
 different clusters score so differently that they look like two groups, keep one history per cluster.
 
 Limits: at most ``1 - min_trusted`` of the clients can be cut, and a hostile client whose cosine is in truth as high as
-the honest ones' is not found by any average. With ``weight="record"`` more than a fifth of the clients that always
-score three times as high as the median take the whole weight, and keep some for a dozen rounds after they turn (with
-"score" they lose it at once); on-off attackers keep more, too; and no client weighs anything in a round in which more
-than half of those present average 0 or less.
+the honest ones' is not found by any average. With ``weight="record"`` clients that scored three times as high as the
+median keep weight for a dozen rounds after they turn, unless they turn negative (with "score" they lose it at once);
+on-off attackers keep more, too; and no client weighs anything in a round in which more than half of those present
+average 0 or less.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Bools = npt.NDArray[np.bool_]
 FIELDS = ("clients", "seen", "average", "standing", "level")
 TRUSTED_SHARE = 0.8
 """Clients with an average above this quantile are well trusted."""
-MEDIANS = 3.0
+MEDIANS = 2.0
 """... but only up to so many medians: that is as far as fewer than half of the clients can move it."""
 OUTLIER = 2.0
 """Deviations below the median at which a negative score is refused: 2 % of honest ones, were they normal."""
