@@ -28,10 +28,11 @@ What `advance` does with the scores s_i of the clients that took part:
 With ``weight="record"`` the weight comes from the record instead: the plain average of a client's scores (step 2
 without the median) against that of the well trusted, q: nothing up to a third of q, everything from two thirds on. q
 is the upper `TRUSTED_SHARE` quantile of all averages, but at most two medians: the median client always has half of the
-full weight, so that fewer than half of the clients, however well they score, at most double their share. One lucky round gives a bad record nothing, and late in training, when every
-single cosine is mostly noise, honest clients go on counting, nearly all alike. This round's score then only refuses
-outliers: negative scores lower than the median by more than `OUTLIER` deviations, which are estimated from the upper
-half alone (hostile clients are in the lower one). With ``weight="equal"`` every positive score weighs 1.
+full weight, so that fewer than half of the clients, however well they score, at most double their share. One lucky
+round gives a bad record nothing, and late in training, when every single cosine is mostly noise, honest clients go on
+counting, nearly all alike. This round's score then only refuses outliers: negative scores lower than the median by more
+than `OUTLIER` deviations, which are estimated from the upper half alone (hostile clients are in the lower one). With
+``weight="equal"`` every positive score weighs 1.
 
 The caller decides who is compared with whom: normally all clients of a round with one history. If honest clients of
 different clusters score so differently that they look like two groups, keep one history per cluster.
