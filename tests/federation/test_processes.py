@@ -13,6 +13,7 @@ from ebscfl.errors import DependencyError
 from ebscfl.federation.processes import Children, ProcessFailed, flower_command, free_ports, listens
 
 FAMILY = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']); "
+FAMILY += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], start_new_session=True); "
 FAMILY += "print('up', flush=True); time.sleep(99)"
 
 
@@ -30,13 +31,18 @@ def test_a_whole_family_is_killed(tmp_path: Path):
             children.start(name, [sys.executable, "-c", FAMILY])
             children.wait_for(lambda name=name: "up" in children.log(name).read_text(), "the start", timeout_s=30)
         groups = [children.pid("one"), children.pid("two")]
+        assert len(children.family("one")) == len(children.family("two")) == 3  # one of them in a session of its own
         children.kill("one")
+        assert children.family("one") == []
         children.wait_for(lambda: gone(groups[0]), "the death of the family", timeout_s=10)
         assert not gone(groups[1])
+        assert len(children.family("two")) == 3
+        assert any(os.getpgid(pid) != groups[1] for pid in children.family("two"))
     end = time.monotonic() + 10
     while not gone(groups[1]) and time.monotonic() < end:
         time.sleep(0.05)
     assert gone(groups[1])
+    assert children.family("two") == []
 
 
 def test_an_end_is_noticed_or_repaired(tmp_path: Path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from ebscfl.config import parse_config
 from ebscfl.errors import EbscflError
 from ebscfl.federation.training import Training, load_config
 from ebscfl.flower.mods import REFUSED, directory_of, encoding_mod, open_agent
@@ -22,8 +24,13 @@ which `sealed` hides, so the default is false."""
 def _training(context: Context) -> tuple[Training, int]:
     directory = directory_of(context)
     settings = json.loads((directory / "training.json").read_text()) if (directory / "training.json").exists() else {}
-    training = Training(load_config(directory), attack=str(settings.get("attack", "none")))
-    return training, party_of(directory).client
+    return _made(load_config(directory).to_toml(), str(settings.get("attack", "none"))), party_of(directory).client
+
+
+@functools.lru_cache(maxsize=1)
+def _made(config: str, attack: str) -> Training:
+    """Kept between messages: in Flower's simulation one process plays many clients."""
+    return Training(parse_config(config), attack=attack)
 
 
 def train(message: Message, context: Context) -> Message:

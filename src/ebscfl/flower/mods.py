@@ -7,6 +7,7 @@ encodes it under the round's keys and sends only that. A reply of any other form
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,21 @@ from ebscfl.flower.records import pack_answer, read_question
 from ebscfl.kdc_service.deployment import party_of
 from ebscfl.protocol.registry import protocol_info
 
+CLIENTS_VARIABLE = "EBSCFL_CLIENTS_DIR"
+"""For Flower's simulation runtime, which starts nodes without settings of their own: node i is client i of here."""
+
 REFUSED = 451
 """Code of an error reply of ours; its reason never holds data."""
 
 
 def directory_of(context: Context) -> Path:
-    """The client's directory, from its own node configuration (never from the server)."""
-    name = context.node_config.get("directory")
-    if not isinstance(name, str) or not name:
-        raise ConfigError("start the SuperNode with --node-config 'directory=\"...\"': the client's directory")
-    return Path(name)
+    """The client's directory, from its own node configuration or environment (never from the server)."""
+    name, partition = context.node_config.get("directory"), context.node_config.get("partition-id")
+    if isinstance(name, str) and name:
+        return Path(name)
+    if CLIENTS_VARIABLE in os.environ and isinstance(partition, int):
+        return Path(os.environ[CLIENTS_VARIABLE]) / str(partition)
+    raise ConfigError("start the SuperNode with --node-config 'directory=\"...\"': the client's directory")
 
 
 def open_agent(context: Context) -> ClientAgent:
