@@ -1,7 +1,7 @@
 """Real processes of a federation on this machine: started in groups of their own, logged to files, stopped to the last.
 
-A child and everything it starts carry a mark in their environment, so that killing it with signal 9 takes all of it, and
-nothing that somebody else started. A process group is not enough: Flower starts its runners, and Ray its workers, in
+A child and everything it starts carry a mark in their environment, so that killing it with signal 9 takes all of it,
+and nothing that somebody else started. A process group is not enough: Flower starts its runners, and Ray its workers, in
 sessions of their own.
 """
 
@@ -85,11 +85,12 @@ class Children:
         """Signal 9 to the process and everything it started; nothing starts it again."""
         self._again.pop(name, None)
         self._signal(name, signal.SIGKILL)
-        self._running.pop(name).wait()
+        self._running[name].wait()
         end = time.monotonic() + KILL_S
         while self.family(name) and time.monotonic() < end:  # one of them may just have started another
             self._signal(name, signal.SIGKILL)
             time.sleep(0.02)
+        del self._running[name]
 
     def stop_all(self) -> None:
         """End everything: politely first, then not."""
