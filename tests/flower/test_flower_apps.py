@@ -308,14 +308,45 @@ def test_nobody_there_aborts(loop: Loopback):
 
 
 def test_a_node_that_is_away_is_asked_when_it_is_back(loop: Loopback, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange_module, "PUSH_AGAIN_S", 0.05)
+    monkeypatch.setattr(exchange_module, "LOOK_S", 0.02)
     grid, boss = FakeGrid(loop, client_app.app), coordinator(loop)
     exchange = FlowerExchange(grid, loop.server_dir, pause_s=0.001)
     exchange.gather(wait_s=10)
     everybody, grid.nodes = grid.nodes, grid.nodes[:-1]
     pull = grid.pull_messages
     grid.pull_messages = lambda ids: setattr(grid, "nodes", everybody) or pull(ids)  # back after the first look
-    assert boss.step(exchange).outcome.included == (0, 1, 2, 3)
+    end = boss.step(exchange)
+    assert end.outcome.included == (0, 1, 2, 3)
+    assert end.asked_again == ()  # by the exchange, long before the deadline
+
+
+@pytest.mark.parametrize("seen_away", [True, False])
+def test_a_question_that_died_with_its_client_is_asked_again(
+    seen_away: bool, loop: Loopback, monkeypatch: pytest.MonkeyPatch
+):
+    """A SuperNode is killed with the question in its hands: Flower delivers nothing twice, so the exchange must."""
+    monkeypatch.setattr(exchange_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(exchange_module, "AGAIN_S", 60.0 if seen_away else 0.1)
+    grid, boss = FakeGrid(loop, client_app.app), coordinator(loop)
+    boss.deadlines = dataclasses.replace(QUICK, first_s=20.0)
+    exchange = FlowerExchange(grid, loop.server_dir, pause_s=0.001)
+    exchange.gather(wait_s=10)
+    everybody, lost = list(grid.nodes), iter([True])
+
+    def die(node: int, reply: Message) -> Message | None:
+        if node == 102 and next(lost, False):
+            grid.nodes = [n for n in everybody if n != 102] if seen_away else everybody
+            return None
+        if node == 103:
+            away, looks = grid.nodes, iter(range(3))
+            grid.get_node_ids = lambda: everybody if next(looks, None) is None else away  # type: ignore[method-assign]
+        return reply
+
+    grid.change = die
+    end = boss.step(exchange)
+    assert end.outcome.included == (0, 1, 2, 3)
+    assert end.asked_again == ()
+    assert len([m for m in grid.pushed if m.metadata.message_type == "train"]) == 5
 
 
 def test_the_server_app_runs_to_the_end_and_writes_results(loop: Loopback):

@@ -57,6 +57,7 @@ class Demo(Site):
         """A guarded SuperNode. After a kill the SuperLink takes it back only when it has missed its heartbeats."""
         directory = self.client(number)
         environment = self.guard.install(directory / "runners", self._allowed, self.environment)
+        self.prepare_client(directory)
         environment["FLWR_HOME"] = str(directory / "flower")  # apps are unpacked here, apart from other clients
         command = supernode_command(directory, self.link, self.node_ports[number])
         children.start(f"client-{number}", command, environment, again_after_s=5.0)
@@ -64,6 +65,13 @@ class Demo(Site):
     def start_link(self, children: Children) -> None:
         """The SuperLink; returns when it answers."""
         children.start("superlink", superlink_command(self.server, self.link_port))
+        self.wait_for_link(children)
+
+    def prepare_client(self, directory: Path) -> None:
+        """Change what `guard` has installed for a client; here, nothing."""
+
+    def wait_for_link(self, children: Children) -> None:
+        """Until the SuperLink answers."""
         children.wait_for(lambda: listens(self.link_port), "the SuperLink's start", timeout_s=90)
 
     def start_all(self, children: Children) -> None:

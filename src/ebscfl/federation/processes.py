@@ -1,8 +1,8 @@
 """Real processes of a federation on this machine: started in groups of their own, logged to files, stopped to the last.
 
 A child and everything it starts carry a mark in their environment, so that killing it with signal 9 takes all of it,
-and nothing that somebody else started. A process group is not enough: Flower starts its runners, and Ray its workers, in
-sessions of their own.
+and nothing that somebody else started. A process group is not enough: Flower starts its runners, and Ray its workers,
+in sessions of their own.
 """
 
 from __future__ import annotations
