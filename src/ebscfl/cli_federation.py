@@ -29,14 +29,25 @@ def app_command(directory: Annotated[Path, typer.Argument(metavar="DIR", help="W
 
 
 @app.command("faults")
-def faults_command() -> None:
-    """Play the fault harness on the loopback interface and print what was lost (nothing, or exit code 1)."""
-    from ebscfl.federation.faults import run_all
+def faults_command(
+    kills: Annotated[
+        bool, typer.Option(help="Also kill every role of a real Flower federation at every phase.")
+    ] = True,
+    out: Annotated[Path | None, typer.Option(help="Keep the killed federation and its logs here.")] = None,
+) -> None:
+    """Break a federation on this machine in every way and print as JSON what was lost (nothing, or exit code 1)."""
+    from ebscfl.federation.faults import run_all, total
+    from ebscfl.federation.kills import run_kills
 
-    document = run_all()
+    def play(home: Path) -> dict[str, Any]:
+        parts = {"faults": run_all(say=_say)}
+        return total({**parts, "kills": run_kills(home, say=_say)} if kills else parts)
+
+    document = _below(out, "ebscfl-faults-", play)
     print(json.dumps(document))
-    if document["faults_survived"] != document["faults_injected"]:
-        raise EbscflError(f"{len(document['failed'])} cases failed")
+    failed = [name for part in ("faults", "kills") for name in document.get(part, {}).get("failed", [])]
+    if failed or document["faults_survived"] != document["faults_injected"]:
+        raise EbscflError(f"cases failed: {failed}")
 
 
 @app.command("demo")

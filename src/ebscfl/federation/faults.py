@@ -14,7 +14,7 @@ import errno
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -438,6 +438,12 @@ def run_case(name: str, home: Path, *, process: bool = True) -> CaseResult:
         faults, lost, rounds = CASES[name](bench)
         twice = max(0, len(bench.loop.released()) - rounds)
         return CaseResult(name, faults, lost == 0 and twice == 0, lost, twice)
+
+
+def total(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums over the harness's parts, and the parts."""
+    keys = ("cases", "faults_injected", "faults_survived", "updates_lost", "released_twice")
+    return {**{key: sum(part[key] for part in parts.values()) for key in keys}, **parts}
 
 
 def run_all(

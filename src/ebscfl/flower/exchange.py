@@ -113,10 +113,11 @@ class FlowerExchange:
         for client, waiting in list(self._waiting.items()):
             here = self.node_of.get(client) in present
             if here and (waiting.away or now >= waiting.again_at):
-                self._ask_one(waiting.round_id, client, patience_s=AGAIN_S if waiting.away else 2 * waiting.patience_s)
+                self._ask_one(waiting.round_id, client, patience_s=None if waiting.away else 2 * waiting.patience_s)
             waiting.away = waiting.away or not here
 
-    def _ask_one(self, round_id: int, client: int, *, patience_s: float = AGAIN_S) -> None:
+    def _ask_one(self, round_id: int, client: int, *, patience_s: float | None = None) -> None:
+        patience_s = AGAIN_S if patience_s is None else patience_s
         node = self.node_of.get(client)
         present = node in set(self._grid.get_node_ids())
         question = Question(round_id, rng.os_random(NONCE_SIZE), self._models)
