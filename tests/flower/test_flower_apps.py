@@ -13,6 +13,7 @@ pytest.importorskip("flwr", reason="needs the extra 'federation' (Flower)")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.supercore.task_identity import TaskIdentity
 
 from ebscfl.config import load_preset
@@ -28,6 +29,7 @@ from ebscfl.flower.mods import encoding_mod
 from ebscfl.flower.records import NONCE_SIZE, Question, pack_answer, pack_question, read_answer, read_question
 from ebscfl.flower.strategy import ProtocolStrategy
 from ebscfl.kdc_service.deployment import RunFile, open_stub, write_durably
+from ebscfl.protocol import codec
 from ebscfl.protocol.roles import Setup
 from ebscfl.protocol.rounds import round_id_of
 
@@ -276,6 +278,36 @@ def test_the_encoding_mod_is_outermost_and_lets_nothing_plain_out(loop: Loopback
     assert np.ones(8, np.float32).tobytes() not in upload
     assert kept[1].has_error()
     assert "finite" in kept[1].error.reason
+
+
+def test_flowers_own_local_dp_runs_before_the_encoding(tmp_path: Path):
+    """Its `LocalDpMod` clips the plain update, and the key centre's pads come after: seen where nothing is hidden."""
+    setup = Setup("plain", 4, CONFIG.server.clusters, TRAINING.cell.env.model.dim, b"run-tag!")
+    with Loopback(tmp_path, setup) as loop:
+        for i in range(4):
+            write_durably(loop.client_dir(i) / "config.toml", CONFIG.to_toml().encode())
+        models = np.asarray(TRAINING.start().models, dtype=np.float32)
+        want, cluster = TRAINING.update(0, models, round_id_of(1))
+        norms = {}
+        for name, mods in {"none": [], "clipped": [LocalDpMod(0.125, 0.0, 1.0, 1e-5)],
+                           "noisy": [LocalDpMod(1e9, 0.5, 1.0, 1e-5)]}.items():  # fmt: skip
+            (loop.client_dir(0) / "upload.bin").unlink(missing_ok=True)
+            grid, kept = FakeGrid(loop, client_app.make_app(*mods)), []
+            grid.change = lambda node, reply, kept=kept: kept.append(reply) or reply
+            question = Question(round_id_of(1), bytes(NONCE_SIZE), models)
+            grid.push_messages([Message(pack_question(question), dst_node_id=100, message_type="train")])
+            assert not kept[0].has_error(), kept[0].error
+            assert set(kept[0].content) == {"answer", "upload"}
+            upload = codec.decode(kept[0].content["upload"]["upload"].numpy().tobytes(), b"run-tag!")
+            assert upload.cluster == cluster
+            norms[name] = np.linalg.norm(upload.update)
+            if name == "noisy":
+                spread = float(np.std(upload.update - want))
+        assert norms["none"] == pytest.approx(np.linalg.norm(want), rel=1e-6)
+        assert norms["clipped"] == pytest.approx(0.125, rel=1e-4)
+        assert norms["none"] > 0.125
+        # Flower's own formula: sensitivity sqrt(2 ln(1.25 / delta)) / epsilon
+        assert spread == pytest.approx(0.5 * np.sqrt(2 * np.log(1.25e5)), rel=0.05)
 
 
 def test_evaluation_is_the_owners_choice(loop: Loopback):

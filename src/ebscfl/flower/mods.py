@@ -2,7 +2,8 @@
 
 Put it first in ``ClientApp(mods=[encoding_mod, ...])``: mods that come after it (clipping, local differential privacy)
 run inside and see the plain update; this one takes the inner reply ``{"update": {update}, "choice": {cluster}}``,
-encodes it under the round's keys and sends only that. A reply of any other form is an error without contents.
+encodes it under the round's keys and sends only that. A reply of any other form is an error without contents. Inside,
+a message looks as Flower's own mods want it (`records.hand_in`), so its `LocalDpMod` works as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from flwr.app import Context, Error, Message, MessageType
 
 from ebscfl.errors import ConfigError, EbscflError, UsageError
 from ebscfl.federation.client_agent import ClientAgent
-from ebscfl.flower.records import pack_answer, read_question
+from ebscfl.flower.records import hand_in, pack_answer, read_question
 from ebscfl.kdc_service.deployment import party_of
 from ebscfl.protocol.registry import protocol_info
 
@@ -55,6 +56,9 @@ def encoding_mod(message: Message, context: Context, call_next: Callable[[Messag
         agent = open_agent(context)
         upload = agent.sent(question.round_id)
         if upload is None:
+            if question.models is None:
+                raise UsageError("the question brings no models")
+            hand_in(message, question)
             update, cluster = _plain(call_next(message, context))
             upload = agent.upload(question.round_id, update, cluster)
         return Message(pack_answer(agent.directory, context.node_id, question, upload), reply_to=message)
