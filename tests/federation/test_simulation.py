@@ -55,13 +55,14 @@ def test_both_simulators_give_the_same(protocol: str, steps: int, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_everything(tmp_path: Path):
+@pytest.mark.parametrize(("command", "sign"), [("simulate", "server/metrics.jsonl"), ("demo", "logs/client-2.log")])
+def test_ctrl_c_stops_everything(command: str, sign: str, tmp_path: Path):
     pytest.importorskip("ray", reason="needs the extra 'federation' (Flower with Ray)")
-    site = tmp_path / "site"
-    with subprocess.Popen([*SIMULATE, "--steps", "200", "--out", str(site)], env=ENVIRONMENT, stderr=subprocess.PIPE,
+    site, words = tmp_path / "site", [command if word == "simulate" else word for word in SIMULATE]
+    with subprocess.Popen([*words, "--steps", "200", "--out", str(site)], env=ENVIRONMENT, stderr=subprocess.PIPE,
                           text=True, start_new_session=True) as process:  # fmt: skip
-        until(lambda: (site / "server" / "metrics.jsonl").exists(), 120)
-        assert mentions(site)
+        until(lambda: (site / sign).exists(), 120)
+        assert len(mentions(site)) >= 3
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
