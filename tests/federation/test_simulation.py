@@ -92,7 +92,7 @@ def until(condition: Callable[[], object], seconds: float) -> None:
 
 
 def test_mistakes_are_found_before_anything_starts(tmp_path: Path):
-    for wrong in ({"nodes": 1}, {"steps": 0}, {"protocol": "direct"}):
+    for wrong in ({"nodes": 1}, {"steps": 0}, {"protocol": "direct"}, {"attack": "krum"}, {"attack": "x"}):
         with pytest.raises(ConfigError):
             SiteSettings(**wrong)
     pytest.importorskip("flwr", reason="needs the extra 'federation' (Flower)")

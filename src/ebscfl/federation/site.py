@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebscfl.config import RunConfig, load_preset
+from ebscfl.attacks import ATTACKS
+from ebscfl.config import NO_ATTACK, RunConfig, load_preset
 from ebscfl.errors import ConfigError, DependencyError
 from ebscfl.federation.processes import Children, flower_command, free_ports, listens
 from ebscfl.federation.superlink import CONNECTION, flower_environment
@@ -42,6 +43,11 @@ class SiteSettings:
             raise ConfigError(f"a federation needs at least 2 nodes and 1 step, not {self.nodes} and {self.steps}")
         if self.protocol == "direct":
             raise ConfigError("protocol = direct has no roles to put on a network: take sealed, paper or plain")
+        on_data = [name for name, spec in ATTACKS.items() if spec.poison is not None]
+        if self.attack not in (NO_ATTACK, *on_data):
+            raise ConfigError(
+                f"clients of a federation play attacks on data ({', '.join(on_data)}), not {self.attack!r}"
+            )
 
     def config(self) -> RunConfig:
         """The preset with as many clients as there are nodes, trained by RFCA alone."""
