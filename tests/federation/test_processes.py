@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_a_whole_family_is_killed(tmp_path: Path):
         time.sleep(0.05)
     assert gone(groups[1])
     assert children.family("two") == []
+
+
+def test_a_child_that_was_never_noted_is_stopped_too(tmp_path: Path):
+    """Ctrl-C may come between the start of a process and the line that notes it."""
+    with Children(tmp_path, os.environ) as children:
+        children.start("one", [sys.executable, "-c", FAMILY])
+        children.wait_for(lambda: len(children.family("one")) == 3, "the start", timeout_s=30)
+        process = children._running.pop("one")
+    assert process.wait(10) == -signal.SIGKILL
+    assert children.family("one") == []
 
 
 def test_an_end_is_noticed_or_repaired(tmp_path: Path):

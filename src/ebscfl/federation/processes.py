@@ -105,6 +105,16 @@ class Children:
             time.sleep(0.05)
         for name in names:
             self.kill(name)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """A signal may have come between a child's start and its being noted: its mark tells. Looks twice."""
+        for _ in range(2):
+            time.sleep(0.1)
+            for pid, environment in _environments():
+                if f"{MARK}={self._mark}-".encode() in environment:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
     def family(self, name: str) -> list[int]:
         """The child and everything it started that is still there."""
