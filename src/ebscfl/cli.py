@@ -53,7 +53,7 @@ def run_command(
     if as_json:
         print(json.dumps(result.document, allow_nan=False))
     else:
-        cli_output.print_results(result)
+        cli_output.print_results(result.rows)
     cli_output.print_where(result.run_dir, page)
 
 

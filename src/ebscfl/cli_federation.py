@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ebscfl.errors import EbscflError
+from ebscfl import cli_output
+from ebscfl.errors import EbscflError, Interrupted
+from ebscfl.federation.processes import ProcessFailed
 
 app = typer.Typer(no_args_is_help=True, help="A real federation: Flower, the key centre and clients as processes.")
 
@@ -25,14 +29,25 @@ def app_command(directory: Annotated[Path, typer.Argument(metavar="DIR", help="W
 
 
 @app.command("faults")
-def faults_command() -> None:
-    """Play the fault harness on the loopback interface and print what was lost (nothing, or exit code 1)."""
-    from ebscfl.federation.faults import run_all
+def faults_command(
+    kills: Annotated[
+        bool, typer.Option(help="Also kill every role of a real Flower federation at every phase.")
+    ] = True,
+    out: Annotated[Path | None, typer.Option(help="Keep the killed federation and its logs here.")] = None,
+) -> None:
+    """Break a federation on this machine in every way and print as JSON what was lost (nothing, or exit code 1)."""
+    from ebscfl.federation.faults import run_all, total
+    from ebscfl.federation.kills import run_kills
 
-    document = run_all()
+    def play(home: Path) -> dict[str, Any]:
+        parts = {"faults": run_all(say=_say)}
+        return total({**parts, "kills": run_kills(home, say=_say)} if kills else parts)
+
+    document = _below(out, "ebscfl-faults-", play)
     print(json.dumps(document))
-    if document["faults_survived"] != document["faults_injected"]:
-        raise EbscflError(f"{len(document['failed'])} cases failed")
+    failed = [name for part in ("faults", "kills") for name in document.get(part, {}).get("failed", [])]
+    if failed or document["faults_survived"] != document["faults_injected"]:
+        raise EbscflError(f"cases failed: {failed}")
 
 
 @app.command("demo")
@@ -50,57 +65,65 @@ def demo_command(
     """Start key centre, SuperLink, server app and SuperNodes over TLS; train, break, repair; print the table."""
     from ebscfl.federation.demo import DemoSettings, run_demo
 
-    settings = DemoSettings(preset, nodes, steps, protocol, attack, faults, sets=tuple(sets or ()))
+    settings = DemoSettings(preset, nodes, steps, protocol, attack, faults=faults, sets=tuple(sets or ()))
+    _print(_below(out, "ebscfl-demo-", lambda home: run_demo(home, settings, _say)), as_json)
+
+
+@app.command("simulate")
+def simulate_command(
+    preset: Annotated[str, typer.Argument(help="A preset, or a TOML file.")] = "default",
+    nodes: Annotated[int, typer.Option(help="Simulated SuperNodes, one client each.")] = 4,
+    steps: Annotated[int, typer.Option(help="Training rounds.")] = 3,
+    protocol: Annotated[str, typer.Option(help="sealed, paper or plain.")] = "sealed",
+    attack: Annotated[str, typer.Option(help="none, or an attack on data (label-flip, backdoor).")] = "none",
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep keys, state and logs here (default: a temporary one).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Train the same app in Flower's own simulation runtime (Ray); `ebs-cfl run` is the fast simulator."""
+    from ebscfl.federation.simulation import run_simulation
+    from ebscfl.federation.site import SiteSettings
+
+    settings = SiteSettings(preset, nodes, steps, protocol, attack, sets=tuple(sets or ()))
+    _print(_below(out, "ebscfl-simulation-", lambda home: run_simulation(home, settings, _say)), as_json)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _below(out: Path | None, prefix: str, play: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Play in ``out`` or in a directory that is gone afterwards; a signal unwinds and all processes are stopped."""
 
     def stop(*_: object) -> None:
-        raise KeyboardInterrupt  # so that everything that was started is stopped
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # stopping has begun: a second Ctrl-C must not leave processes behind
+        raise Interrupted("stopped; every process that was started is gone")
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     if out is not None:
-        document = run_demo(out, settings, say)
-    else:
-        with tempfile.TemporaryDirectory(prefix="ebscfl-demo-") as home:
-            document = run_demo(Path(home), settings, say)
+        return play(out)
+    home = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        document = play(home)
+    except ProcessFailed as error:
+        raise ProcessFailed(f"{error} (kept for you to read; remove it afterwards)") from None
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    shutil.rmtree(home, ignore_errors=True)
+    return document
+
+
+def _print(document: dict[str, Any], as_json: bool) -> None:
+    """The table of `ebs-cfl run`, and how it went."""
     if as_json:
         print(json.dumps(document, allow_nan=False))
-    else:
-        print_document(document)
-
-
-def print_document(document: dict[str, Any]) -> None:
-    """The table of `ebs-cfl run`, and what the faults did."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="accuracy in percent; `-`: not known to a server that sees sums only", title_justify="left")
-    columns = {"FA": "fa", "MA": "ma", "NA": "na", "ASR": "asr", "AIR": "air_printed", "AIR pts": "air_points"}
-    for name in ("attack", "method", *columns):
-        table.add_column(name)
-    for row in document["results"]:
-        numbers = ("-" if row[key] is None else f"{row[key]:.2f}" for key in columns.values())
-        table.add_row(row["attack"], row["method"], *numbers)
-    Console(width=120).print(table)
-    print(
-        f"{document['rounds']} rounds in {document['seconds']} s; faults survived: {document['faults_survived']} of "
-        f"{document['faults_injected']}; updates lost: {document['updates_lost']}; "
-        f"released twice: {document['released_twice']}"
-    )
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """``python -m ebscfl.cli_federation``: the same without the rest of ``ebs-cfl``."""
-    try:
-        app(args=arguments, standalone_mode=False)
-    except EbscflError as error:
-        print(f"ebs-cfl: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return
+    cli_output.print_results(document["results"], "accuracy in percent; -: the server of a federation cannot know it")
+    print(f"{document['rounds']} rounds in {document['seconds']} s", end="")
+    if "faults_injected" in document:
+        print(f"; faults survived: {document['faults_survived']} of {document['faults_injected']}", end="")
+    print(f"; updates lost: {document['updates_lost']}", end="")
+    print("" if document["released_twice"] is None else f"; released twice: {document['released_twice']}")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ebscfl.errors import EbscflError, UsageError
+from ebscfl.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="The key centre: make a federation, serve it, enrol its parties.")
 client_app = typer.Typer(no_args_is_help=True, help="A client of a federation: its keys, its enrolment, its SuperNode.")
@@ -162,18 +162,5 @@ def client_serve_command(
     os.execve(command[0], command, environment)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """``python -m ebscfl.cli_kdc``: the same commands without the rest of ``ebs-cfl``."""
-    whole = typer.Typer(no_args_is_help=True, add_completion=False)
-    whole.registered_commands = app.registered_commands
-    whole.add_typer(client_app, name="client")
-    try:
-        whole(args=arguments, standalone_mode=False)
-    except EbscflError as error:
-        print(f"ebs-cfl: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(app())

@@ -7,15 +7,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ebscfl.errors import DataError
-from ebscfl.learning.sources import DataStatus
 from ebscfl.report import tables
-from ebscfl.sim.runner import RunResult
+
+if TYPE_CHECKING:  # importing these takes torch, and most commands do without
+    from ebscfl.learning.sources import DataStatus
 
 
 class LiveProgress:
@@ -70,17 +72,20 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
         yield update
 
 
-def print_results(result: RunResult) -> None:
+TITLE = "accuracy in percent; ASR = attacker updates with non-zero weight"
+
+
+def print_results(rows: Sequence[Mapping[str, Any]], title: str = TITLE) -> None:
     """The table of a run: method x attack."""
-    table = Table(title="accuracy in percent; ASR = attacker updates with non-zero weight", title_justify="left")
-    columns = [column for column in tables.COLUMNS if column.key in result.rows[0]]
+    table = Table(title=title, title_justify="left")
+    columns = [column for column in tables.COLUMNS if column.key in rows[0]]
     table.add_column("attack")
     table.add_column("method")
     for column in columns:
         table.add_column(column.label, justify="right")
-    order = list(dict.fromkeys(row["attack"] for row in result.rows))
+    order = list(dict.fromkeys(row["attack"] for row in rows))
     for attack in [*(a for a in order if a != "none"), *(a for a in order if a == "none")]:
-        for row in (row for row in result.rows if row["attack"] == attack):
+        for row in (row for row in rows if row["attack"] == attack):
             names = tables.attack_name(attack), tables.method_name(row["method"])
             table.add_row(*names, *(column.format(row[column.key]) for column in columns))
         table.add_section()

@@ -9,25 +9,37 @@ import pytest
 
 from ebscfl.errors import EbscflError
 from ebscfl.federation import faults
-from ebscfl.federation.faults import CASES, Bench, run_all, run_case
+from ebscfl.federation.faults import CASES, ONLY_AS_PROCESS, Bench, run_all, run_case
 
-FAST = [name for name in CASES if not name.startswith("network") and "stays away" not in name]
+SLOW = [name for name in CASES if name.startswith("network") or "stays away" in name]
+AS_PROCESS = [name for name in CASES if name.startswith("key centre")]
+FAST = [name for name in CASES if name not in {*SLOW, *ONLY_AS_PROCESS}]
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_case(name: str, tmp_path: Path):
-    result = run_case(name, tmp_path)
+    result = run_case(name, tmp_path, process=False)
     assert result.survived, result
     assert result.faults > 0
     assert (result.updates_lost, result.released_twice) == (0, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(CASES) - set(FAST)))
+@pytest.mark.parametrize("name", SLOW)
 def test_slow_case(name: str, tmp_path: Path):
+    result = run_case(name, tmp_path, process=False)
+    assert result.survived, result
+    assert result.faults > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AS_PROCESS)
+def test_the_key_centre_as_a_process(name: str, tmp_path: Path):
+    """Killed with signal 9, or with a disk that is full for it alone."""
     result = run_case(name, tmp_path)
     assert result.survived, result
     assert result.faults > 0
+    assert "serving on port" in (tmp_path / "logs" / "kdc.log").read_text()
 
 
 def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch):
@@ -37,7 +49,7 @@ def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(faults, "QUICK", faults.Deadlines(first_s=0.1, last_s=0.1, quorum=3, pause_s=0.001))
     monkeypatch.setitem(CASES, "loses one", loses_one)
-    document = run_all(("loses one",))
+    document = run_all(("loses one",), process=False)
     assert document["updates_lost"] == 1
     assert document["faults_survived"] == 0
     assert document["failed"][0]["name"] == "loses one"

@@ -12,6 +12,7 @@ from ebscfl.federation.journal import Event, Journal
 from ebscfl.federation.loopback import DirectExchange, Loopback, answers_of
 from ebscfl.federation.rounds import Deadlines, RoundEnd, play
 from ebscfl.federation.server_agent import ServerAgent
+from ebscfl.ids import client_address
 from ebscfl.plain import rfca_round
 from ebscfl.protocol.measure import example_round, relative_errors
 from ebscfl.protocol.roles import Setup
@@ -196,3 +197,23 @@ def test_key_centre_and_server_die_together(tmp_path: Path):
 def test_deadlines_are_checked(wrong):
     with pytest.raises(ConfigError):
         Deadlines(**wrong)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_client_that_never_enrolled_stops_nobody(dies: bool, tmp_path: Path):
+    """Any member could answer and not enrol: the key centre names it, and the round is opened without it."""
+    with Loopback(tmp_path, setup("sealed")) as loop:
+        agents = {i: loop.client(i) for i in range(N) if i != 3}
+        agent, ids = loop.agent(), Ids()
+        if dies:  # between the refusal and the next attempt: the refused round is not the open one
+            with pytest.raises(RoundAborted, match=r"clients \[3\] are not enrolled") as caught:
+                agent.begin(ids(), range(N), SERVER_UPDATES)
+            assert caught.value.culprits == (client_address(3),)
+            agent = loop.agent()
+            assert not agent.resume()
+        end = played(agent, answers_of(agents, UPDATES, CLUSTERS), ids)
+        check_sums(end, [0, 1, 2, 4], "sealed")
+        assert list(end.culprits) == ["client 3"]
+        few = Deadlines(first_s=0.2, last_s=0.2, quorum=5, pause_s=0.001)
+        with pytest.raises(RoundAborted, match="4 valid uploads, 5 are needed"):
+            play(agent, DirectExchange(lambda r, i: None), range(N), SERVER_UPDATES, fresh_round=ids, deadlines=few)

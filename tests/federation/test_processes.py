@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from ebscfl.errors import DependencyError
 from ebscfl.federation.processes import Children, ProcessFailed, flower_command, free_ports, listens
 
 FAMILY = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']); "
+FAMILY += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], start_new_session=True); "
 FAMILY += "print('up', flush=True); time.sleep(99)"
 
 
@@ -30,13 +32,28 @@ def test_a_whole_family_is_killed(tmp_path: Path):
             children.start(name, [sys.executable, "-c", FAMILY])
             children.wait_for(lambda name=name: "up" in children.log(name).read_text(), "the start", timeout_s=30)
         groups = [children.pid("one"), children.pid("two")]
+        assert len(children.family("one")) == len(children.family("two")) == 3  # one of them in a session of its own
         children.kill("one")
+        assert children.family("one") == []
         children.wait_for(lambda: gone(groups[0]), "the death of the family", timeout_s=10)
         assert not gone(groups[1])
+        assert len(children.family("two")) == 3
+        assert any(os.getpgid(pid) != groups[1] for pid in children.family("two"))
     end = time.monotonic() + 10
     while not gone(groups[1]) and time.monotonic() < end:
         time.sleep(0.05)
     assert gone(groups[1])
+    assert children.family("two") == []
+
+
+def test_a_child_that_was_never_noted_is_stopped_too(tmp_path: Path):
+    """Ctrl-C may come between the start of a process and the line that notes it."""
+    with Children(tmp_path, os.environ) as children:
+        children.start("one", [sys.executable, "-c", FAMILY])
+        children.wait_for(lambda: len(children.family("one")) == 3, "the start", timeout_s=30)
+        process = children._running.pop("one")
+    assert process.wait(10) == -signal.SIGKILL
+    assert children.family("one") == []
 
 
 def test_an_end_is_noticed_or_repaired(tmp_path: Path):

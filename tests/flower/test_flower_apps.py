@@ -13,6 +13,7 @@ pytest.importorskip("flwr", reason="needs the extra 'federation' (Flower)")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.supercore.task_identity import TaskIdentity
 
 from ebscfl.config import load_preset
@@ -28,6 +29,7 @@ from ebscfl.flower.mods import encoding_mod
 from ebscfl.flower.records import NONCE_SIZE, Question, pack_answer, pack_question, read_answer, read_question
 from ebscfl.flower.strategy import ProtocolStrategy
 from ebscfl.kdc_service.deployment import RunFile, open_stub, write_durably
+from ebscfl.protocol import codec
 from ebscfl.protocol.roles import Setup
 from ebscfl.protocol.rounds import round_id_of
 
@@ -278,6 +280,36 @@ def test_the_encoding_mod_is_outermost_and_lets_nothing_plain_out(loop: Loopback
     assert "finite" in kept[1].error.reason
 
 
+def test_flowers_own_local_dp_runs_before_the_encoding(tmp_path: Path):
+    """Its `LocalDpMod` clips the plain update, and the key centre's pads come after: seen where nothing is hidden."""
+    setup = Setup("plain", 4, CONFIG.server.clusters, TRAINING.cell.env.model.dim, b"run-tag!")
+    with Loopback(tmp_path, setup) as loop:
+        for i in range(4):
+            write_durably(loop.client_dir(i) / "config.toml", CONFIG.to_toml().encode())
+        models = np.asarray(TRAINING.start().models, dtype=np.float32)
+        want, cluster = TRAINING.update(0, models, round_id_of(1))
+        norms = {}
+        for name, mods in {"none": [], "clipped": [LocalDpMod(0.125, 0.0, 1.0, 1e-5)],
+                           "noisy": [LocalDpMod(1e9, 0.5, 1.0, 1e-5)]}.items():  # fmt: skip
+            (loop.client_dir(0) / "upload.bin").unlink(missing_ok=True)
+            grid, kept = FakeGrid(loop, client_app.make_app(*mods)), []
+            grid.change = lambda node, reply, kept=kept: kept.append(reply) or reply
+            question = Question(round_id_of(1), bytes(NONCE_SIZE), models)
+            grid.push_messages([Message(pack_question(question), dst_node_id=100, message_type="train")])
+            assert not kept[0].has_error(), kept[0].error
+            assert set(kept[0].content) == {"answer", "upload"}
+            upload = codec.decode(kept[0].content["upload"]["upload"].numpy().tobytes(), b"run-tag!")
+            assert upload.cluster == cluster
+            norms[name] = np.linalg.norm(upload.update)
+            if name == "noisy":
+                spread = float(np.std(upload.update - want))
+        assert norms["none"] == pytest.approx(np.linalg.norm(want), rel=1e-6)
+        assert norms["clipped"] == pytest.approx(0.125, rel=1e-4)
+        assert norms["none"] > 0.125
+        # Flower's own formula: sensitivity sqrt(2 ln(1.25 / delta)) / epsilon
+        assert spread == pytest.approx(0.5 * np.sqrt(2 * np.log(1.25e5)), rel=0.05)
+
+
 def test_evaluation_is_the_owners_choice(loop: Loopback):
     boss = coordinator(loop)
     strategy = ProtocolStrategy(boss)
@@ -308,14 +340,45 @@ def test_nobody_there_aborts(loop: Loopback):
 
 
 def test_a_node_that_is_away_is_asked_when_it_is_back(loop: Loopback, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exchange_module, "PUSH_AGAIN_S", 0.05)
+    monkeypatch.setattr(exchange_module, "LOOK_S", 0.02)
     grid, boss = FakeGrid(loop, client_app.app), coordinator(loop)
     exchange = FlowerExchange(grid, loop.server_dir, pause_s=0.001)
     exchange.gather(wait_s=10)
     everybody, grid.nodes = grid.nodes, grid.nodes[:-1]
     pull = grid.pull_messages
     grid.pull_messages = lambda ids: setattr(grid, "nodes", everybody) or pull(ids)  # back after the first look
-    assert boss.step(exchange).outcome.included == (0, 1, 2, 3)
+    end = boss.step(exchange)
+    assert end.outcome.included == (0, 1, 2, 3)
+    assert end.asked_again == ()  # by the exchange, long before the deadline
+
+
+@pytest.mark.parametrize("seen_away", [True, False])
+def test_a_question_that_died_with_its_client_is_asked_again(
+    seen_away: bool, loop: Loopback, monkeypatch: pytest.MonkeyPatch
+):
+    """A SuperNode is killed with the question in its hands: Flower delivers nothing twice, so the exchange must."""
+    monkeypatch.setattr(exchange_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(exchange_module, "AGAIN_S", 60.0 if seen_away else 0.1)
+    grid, boss = FakeGrid(loop, client_app.app), coordinator(loop)
+    boss.deadlines = dataclasses.replace(QUICK, first_s=20.0)
+    exchange = FlowerExchange(grid, loop.server_dir, pause_s=0.001)
+    exchange.gather(wait_s=10)
+    everybody, lost = list(grid.nodes), iter([True])
+
+    def die(node: int, reply: Message) -> Message | None:
+        if node == 102 and next(lost, False):
+            grid.nodes = [n for n in everybody if n != 102] if seen_away else everybody
+            return None
+        if node == 103:
+            away, looks = grid.nodes, iter(range(3))
+            grid.get_node_ids = lambda: everybody if next(looks, None) is None else away  # type: ignore[method-assign]
+        return reply
+
+    grid.change = die
+    end = boss.step(exchange)
+    assert end.outcome.included == (0, 1, 2, 3)
+    assert end.asked_again == ()
+    assert len([m for m in grid.pushed if m.metadata.message_type == "train"]) == 5
 
 
 def test_the_server_app_runs_to_the_end_and_writes_results(loop: Loopback):

@@ -38,7 +38,7 @@ from ebscfl.kdc_service.stub import KdcStub
 from ebscfl.protocol.roles import Setup
 from ebscfl.protocol.rounds import next_round_id
 from ebscfl.sim.journal import Journal as Metrics
-from ebscfl.sim.metrics import accuracies, air_points, air_printed
+from ebscfl.sim.metrics import accuracies
 
 LOG = logging.getLogger("ebscfl.federation")
 
@@ -129,12 +129,11 @@ class Coordinator:
         if not curve:
             return []
         fa, ma, attacked = curve[-1], max(curve), bool(self.training.cell.attackers)
-        na = None if attacked else fa
+        na = None if attacked else fa  # the run without attack is another one
         return [
             {
                 "method": METHOD, "attack": self.training.attack, "fa": fa, "ma": ma, "na": na, "asr": None,
-                "air_printed": None if na is None else air_printed(na, fa, ma),
-                "air_points": None if na is None else air_points(na, fa, ma), "attacker_weight_share": None,
+                "air_printed": None, "air_points": None, "attacker_weight_share": None,
             }
         ]  # fmt: skip
 

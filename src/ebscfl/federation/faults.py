@@ -2,15 +2,19 @@
 
 Each case plays whole rounds of `sealed` through real sockets, files and roles, breaks something on the way and checks
 three things: the sums are those of the clients that took part, no update of a client that was up is missing, and the
-key centre released every round at most once. Deaths are abrupt: the dying role's objects are dropped where they stand
-and a new one starts from the files alone.
+key centre released every round at most once. The key centre is a process of its own and dies by signal 9; server and
+clients die abruptly too: their objects are dropped where they stand and new ones start from the files alone. `kills`
+does the same to whole Flower processes.
 """
 
 from __future__ import annotations
 
+import datetime
+import errno
 import json
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +22,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ebscfl.errors import EbscflError
+from ebscfl.errors import ConfigError, EbscflError, VerificationError
+from ebscfl.federation import client_agent
 from ebscfl.federation.client_agent import ClientAgent
-from ebscfl.federation.journal import Event, Journal
-from ebscfl.federation.loopback import DirectExchange, Loopback, answers_of
+from ebscfl.federation.journal import ENTRY, Event, Journal
+from ebscfl.federation.loopback import DirectExchange, KdcProcess, Loopback, answers_of
 from ebscfl.federation.proxy import Fault, FaultProxy
 from ebscfl.federation.rounds import Deadlines, RoundEnd, play
 from ebscfl.federation.server_agent import ServerAgent
+from ebscfl.ids import SERVER, Address, client_address
+from ebscfl.kdc_service.certificates import Identity, issue, make_authority
+from ebscfl.kdc_service.deployment import authority_of, open_service, write_durably, write_private
+from ebscfl.kdc_service.stub import KdcStub
 from ebscfl.plain import rfca_round
 from ebscfl.protocol.measure import example_round, relative_errors
 from ebscfl.protocol.roles import Setup
@@ -58,12 +67,13 @@ class CaseResult:
 class Bench:
     """One federation with a run of rounds in it."""
 
-    def __init__(self, home: Path) -> None:
-        self.loop = Loopback(home, Setup("sealed", CLIENTS, CLUSTERS, DIM, b"run-tag!"))
+    def __init__(self, home: Path, *, process: bool = False, strangers: tuple[int, ...] = ()) -> None:
+        self.loop = Loopback(home, Setup("sealed", CLIENTS, CLUSTERS, DIM, b"run-tag!"), process=process)
         self.updates, self.clusters, self.server_updates = example_round(CLIENTS, CLUSTERS, DIM, root_from_seed(7))
-        self.clients = {i: self.loop.client(i) for i in range(CLIENTS)}
+        self.clients = {i: self.loop.client(i) for i in range(CLIENTS) if i not in strangers}
         self.last_round = 0
         self.port: int | None = None
+        self._stubs: list[KdcStub] = []
 
     def fresh(self) -> int:
         """The next round id."""
@@ -76,7 +86,15 @@ class Bench:
 
     def server(self, journal: Journal | None = None) -> ServerAgent:
         """A server that has just come up."""
-        return self.loop.agent(journal=journal or self.journal(), port=self.port)
+        agent = self.loop.agent(journal=journal or self.journal(), port=self.port)
+        assert isinstance(agent._line, KdcStub)
+        self._stubs.append(agent._line)
+        return agent
+
+    @property
+    def retries(self) -> int:
+        """How often servers had to repeat a request."""
+        return sum(stub.retries for stub in self._stubs)
 
     def reborn(self, client: int) -> ClientAgent:
         """A client that has just come up."""
@@ -233,6 +251,150 @@ def two_servers(bench: Bench) -> tuple[int, int, int]:
     raise EbscflError("two servers were served at once")
 
 
+def wrong_identity(make: Callable[[Bench, Address], Identity], *, accepted: bool = False) -> Case:
+    """A client and the server in turn show another certificate; with their own again, nothing is lost."""
+
+    def case(bench: Bench) -> tuple[int, int, int]:
+        lost = 0
+        for directory, address in ((bench.loop.client_dir(1), client_address(1)), (bench.loop.server_dir, SERVER)):
+            kept = {name: (directory / name).read_bytes() for name in ("tls.pem", "tls.key")}
+            identity = make(bench, address)
+            write_private(directory / "tls.key", identity.private_key)
+            write_durably(directory / "tls.pem", identity.certificate)
+            _expect_hello(bench, directory, accepted)
+            if not accepted:
+                write_private(directory / "tls.key", kept["tls.key"])
+                write_durably(directory / "tls.pem", kept["tls.pem"])
+            bench.reborn(1)
+            lost += bench.check(bench.play(bench.server()))
+        return 2, lost, 2
+
+    return case
+
+
+def _expect_hello(bench: Bench, directory: Path, accepted: bool) -> None:
+    try:
+        with bench.loop.stub(directory) as stub:
+            stub.hello()
+    except VerificationError:
+        if accepted:
+            raise
+        return
+    if not accepted:
+        raise EbscflError("a certificate that is not good was accepted")
+
+
+def _of_another_authority(bench: Bench, address: Address) -> Identity:
+    return issue(make_authority(), bench.loop.setup.run_id, address)
+
+
+def _of_another_run(bench: Bench, address: Address) -> Identity:
+    return issue(authority_of(bench.loop.kdc_dir), b"otherrun", address)
+
+
+def _expired(bench: Bench, address: Address) -> Identity:
+    return issue(authority_of(bench.loop.kdc_dir), bench.loop.setup.run_id, address, days=-1)
+
+
+def _signed_at(minutes: float) -> Callable[[Bench, Address], Identity]:
+    """What a signer whose clock is ``minutes`` ahead of ours makes; to us it is as if our own clock were behind."""
+
+    def make(bench: Bench, address: Address) -> Identity:
+        at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=minutes)
+        return issue(authority_of(bench.loop.kdc_dir), bench.loop.setup.run_id, address, at=at)
+
+    return make
+
+
+def stranger(bench: Bench) -> tuple[int, int, int]:
+    """A client that never enrolled repeats another's upload as its own; the round goes on without it."""
+    agent = bench.server()
+
+    def answer(round_id: int, client: int) -> bytes | None:
+        return bench.answer(round_id, 2 if client == 3 else client)
+
+    end = bench.play(agent, answer)
+    lost = bench.check(end, missing=(3,))
+    if "client 3" not in end.culprits:
+        raise EbscflError("the stranger was not named")
+    bench.reborn(3)  # now it enrols
+    return 1, lost + bench.check(bench.play(agent)), 2
+
+
+def key_centre_disk_full(bench: Bench) -> tuple[int, int, int]:
+    """The key centre's disk is full when a round is opened, and has room again a moment later."""
+    kdc, agent = bench.loop.service, bench.server()
+    assert isinstance(kdc, KdcProcess)
+    retries = bench.retries
+    kdc.fill_disk(True)
+    threading.Timer(1.0, kdc.fill_disk, (False,)).start()
+    lost = bench.check(bench.play(agent))
+    if bench.retries == retries:
+        raise EbscflError("the full disk was not noticed")
+    return 1, lost, 1
+
+
+def server_disk_full(phase: str) -> Case:
+    """The server's disk is full in the middle of a journal entry; a new server goes on when there is room."""
+
+    def case(bench: Bench) -> tuple[int, int, int]:
+        journal = bench.journal()
+        append = journal.append
+
+        def tight(event: Event, client: int, data: bytes) -> None:
+            if event is not EVENTS[phase]:
+                return append(event, client, data)
+            journal._file.write(ENTRY.pack(event, client, len(data) + 1, 0) + data[: len(data) // 2])
+            journal._file.flush()
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+        journal.append = tight  # type: ignore[method-assign]
+        try:
+            bench.play(bench.server(journal))
+        except OSError:
+            again = bench.server()
+            resumed = again.resume()
+            return 1, bench.check(bench.play(again, resumed=resumed)), 1
+        raise EbscflError("the full disk was not noticed")
+
+    return case
+
+
+def client_disk_full(bench: Bench) -> tuple[int, int, int]:
+    """A client cannot keep its upload: it sends nothing, and encodes anew when it has room and is asked again."""
+    agents: Any = client_agent
+    real, failed = agents.write_private, [0]
+
+    def tight(path: Path, data: bytes) -> None:
+        if path == bench.loop.client_dir(1) / "upload.bin" and not failed[0]:
+            failed[0] += 1
+            raise OSError(errno.ENOSPC, "no space left on device")
+        real(path, data)
+
+    def answer(round_id: int, client: int) -> bytes | None:
+        try:
+            return bench.answer(round_id, client)
+        except OSError:
+            bench.reborn(client)  # its app ends with the error; the next message starts another
+            return None
+
+    agents.write_private = tight
+    try:
+        lost = bench.check(bench.play(bench.server(), answer))
+    finally:
+        agents.write_private = real
+    return failed[0], lost, 1
+
+
+def two_key_centres(bench: Bench) -> tuple[int, int, int]:
+    """A second key centre on the same directory does not start."""
+    try:
+        open_service(bench.loop.kdc_dir, port=0)
+    except ConfigError:
+        return 1, bench.check(bench.play(bench.server())), 1
+    raise EbscflError("two key centres served one directory")
+
+
 def _cases() -> dict[str, Case]:
     cases: dict[str, Case] = {}
     for phase in PHASES:
@@ -251,28 +413,49 @@ def _cases() -> dict[str, Case]:
         "upload is damaged": upload_is_damaged,
         "client stays away": client_stays_away,
         "two servers at once": two_servers,
+        "two key centres at once": two_key_centres,
+        "certificate of another authority": wrong_identity(_of_another_authority),
+        "certificate of another run": wrong_identity(_of_another_run),
+        "expired certificate": wrong_identity(_expired),
+        "clock skew of 50 minutes": wrong_identity(_signed_at(50), accepted=True),
+        "clock skew of 2 hours": wrong_identity(_signed_at(120)),
+        "client that never enrolled": stranger,
+        "client's disk is full": client_disk_full,
+        "key centre's disk is full": key_centre_disk_full,
+        **{f"server's disk is full at {phase}": server_disk_full(phase) for phase in PHASES},
     }
 
 
 CASES: dict[str, Case] = _cases()
+STRANGERS = {"client that never enrolled": (3,)}
+ONLY_AS_PROCESS = ("key centre's disk is full",)
 
 
-def run_case(name: str, home: Path) -> CaseResult:
-    """Play one case below ``home``."""
-    bench = Bench(home)
+def run_case(name: str, home: Path, *, process: bool = True) -> CaseResult:
+    """Play one case below ``home``; with ``process`` the key centre is one."""
+    bench = Bench(home, process=process, strangers=STRANGERS.get(name, ()))
     with bench.loop:
         faults, lost, rounds = CASES[name](bench)
         twice = max(0, len(bench.loop.released()) - rounds)
         return CaseResult(name, faults, lost == 0 and twice == 0, lost, twice)
 
 
-def run_all(names: tuple[str, ...] = tuple(CASES)) -> dict[str, Any]:
+def total(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums over the harness's parts, and the parts."""
+    keys = ("cases", "faults_injected", "faults_survived", "updates_lost", "released_twice")
+    return {**{key: sum(part[key] for part in parts.values()) for key in keys}, **parts}
+
+
+def run_all(
+    names: Sequence[str] = tuple(CASES), *, process: bool = True, say: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
     """The harness's document: faults injected and survived, updates lost, rounds released twice."""
     results = []
     for name in names:
+        say(name)
         with tempfile.TemporaryDirectory(prefix="ebscfl-faults-") as home:
             try:
-                results.append(run_case(name, Path(home)))
+                results.append(run_case(name, Path(home), process=process))
             except EbscflError as error:
                 results.append(CaseResult(name, 1, False, 0, 0, f"{type(error).__name__}: {error}"))
     return {
@@ -282,4 +465,5 @@ def run_all(names: tuple[str, ...] = tuple(CASES)) -> dict[str, Any]:
         "released_twice": sum(r.released_twice for r in results),
         "failed": [json.loads(json.dumps(vars(r))) for r in results if not r.survived],
         "cases": len(results),
+        "played": list(names),
     }

@@ -1,13 +1,16 @@
-"""A whole federation on the loopback interface in one process: real sockets, TLS, files and roles; no Flower.
+"""A whole federation on the loopback interface: real sockets, TLS, files and roles; no Flower.
 
-For tests, the fault harness and the load benchmark. Clients answer in the thread that asks them.
+For tests, the fault harness and the load benchmark. Clients answer in the thread that asks them; the key centre is a
+thread, or a process of its own (`KdcProcess`) that is stopped by signal 9 only.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,8 +19,10 @@ import numpy.typing as npt
 
 from ebscfl.federation.client_agent import ClientAgent
 from ebscfl.federation.journal import Journal
+from ebscfl.federation.processes import Children, free_ports, listens
 from ebscfl.federation.rounds import Exchange
 from ebscfl.federation.server_agent import ServerAgent
+from ebscfl.federation.superlink import flower_environment
 from ebscfl.ids import SERVER, client_address
 from ebscfl.kdc_service.deployment import (
     RunFile,
@@ -37,17 +42,42 @@ Floats = npt.NDArray[np.floating]
 SHORT = Patience(connect_s=5.0, answer_s=60.0, in_all_s=30.0)
 
 
+class KdcProcess:
+    """``ebs-cfl kdc serve`` as a process."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.port = port or free_ports(1)[0]
+        self._directory = directory
+        self._children = Children(directory.parent / "logs", flower_environment(directory.parent / "flower"))
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        words = ["kdc", "serve", str(self._directory), "--port", str(self.port), "--metrics-port", "0"]
+        self._children.start("kdc", [sys.executable, "-m", "ebscfl.cli", *words])
+        self._children.wait_for(lambda: listens(self.port), "the key centre's start", timeout_s=60, pause_s=0.02)
+
+    def stop(self) -> None:
+        """Signal 9."""
+        self._children.kill("kdc")
+
+    def fill_disk(self, full: bool) -> None:
+        """From now on the process cannot make any file longer, or can again."""
+        limits = (0, resource.RLIM_INFINITY) if full else (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(self._children.pid("kdc"), resource.RLIMIT_FSIZE, limits)
+
+
 class Loopback:
     """The directories of every party below ``home``, and the service. ``port`` may be a proxy's."""
 
-    def __init__(self, home: Path, setup: Setup, *, limits: Limits | None = None) -> None:
+    def __init__(self, home: Path, setup: Setup, *, limits: Limits | None = None, process: bool = False) -> None:
         self.home = home
+        self.process = process
         self.setup = setup
         self.limits = limits
         self._closing: list[Callable[[], None]] = []
         self.kdc_dir, self.server_dir = home / "kdc", home / "server"
         init_kdc(self.kdc_dir, RunFile(setup, port=0))
-        self.service = self._open(0)
+        self.service: KdcService | KdcProcess = self._open(0)
         self._point_at(self.service.port)
         hand_out(self.kdc_dir, SERVER, self.server_dir)
         for i in range(setup.num_clients):
@@ -66,7 +96,7 @@ class Loopback:
         return self.home / "clients" / str(client)
 
     def restart_service(self) -> None:
-        """Stop the key centre and start it again from its files, on the same port."""
+        """Stop the key centre (a process: by signal 9) and start it again from its files, on the same port."""
         port = self.service.port
         self.service.stop()
         self.service = self._open(port)
@@ -100,7 +130,11 @@ class Loopback:
         """A line to the key centre with a short patience."""
         return open_stub(directory, patience=SHORT, port=port)
 
-    def _open(self, port: int) -> KdcService:
+    def _open(self, port: int) -> KdcService | KdcProcess:
+        if self.process:
+            process = KdcProcess(self.kdc_dir, port)
+            process.start()
+            return process
         service = open_service(self.kdc_dir, port=port, limits=self.limits)
         service.start()
         return service

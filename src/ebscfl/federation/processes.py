@@ -1,7 +1,8 @@
 """Real processes of a federation on this machine: started in groups of their own, logged to files, stopped to the last.
 
-A child and everything it starts (Flower starts runners of its own) form one process group, so that killing it with
-signal 9 takes all of it, and nothing that somebody else started.
+A child and everything it starts carry a mark in their environment, so that killing it with signal 9 takes all of it,
+and nothing that somebody else started. A process group is not enough: Flower starts its runners, and Ray its workers,
+in sessions of their own.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from ebscfl import rng
 from ebscfl.errors import DependencyError, EbscflError
 
 STOP_S = 10.0
+KILL_S = 5.0
+MARK = "EBSCFL_STARTED_AS"
 
 
 class ProcessFailed(EbscflError):
@@ -36,6 +40,7 @@ class Children:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._again: dict[str, tuple[Callable[[], None], float]] = {}
         self._ended: dict[str, float] = {}
+        self._mark = f"{os.getpid()}-{rng.os_random(8).hex()}"
         logs.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Children:
@@ -61,7 +66,7 @@ class Children:
         with open(self.log(name), "ab") as log:
             self._running[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**self._environment, **(environment or {})}, start_new_session=True,
+                env={**self._environment, **(environment or {}), MARK: self._marked(name)}, start_new_session=True,
             )  # fmt: skip
 
     def run(self, name: str, command: Sequence[str], *, timeout_s: float = 120.0) -> str:
@@ -80,18 +85,41 @@ class Children:
         """Signal 9 to the process and everything it started; nothing starts it again."""
         self._again.pop(name, None)
         self._signal(name, signal.SIGKILL)
-        self._running.pop(name).wait()
+        self._running[name].wait()
+        end = time.monotonic() + KILL_S
+        while self.family(name) and time.monotonic() < end:  # one of them may just have started another
+            self._signal(name, signal.SIGKILL)
+            time.sleep(0.02)
+        del self._running[name]
 
     def stop_all(self) -> None:
         """End everything: politely first, then not."""
+        self._again.clear()
         names = list(self._running)
         for name in names:
             self._signal(name, signal.SIGTERM)
         end = time.monotonic() + STOP_S
+        while time.monotonic() < end and any(self.family(name) for name in names):
+            for name in names:
+                self._running[name].poll()
+            time.sleep(0.05)
         for name in names:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # killed below
-                self._running[name].wait(max(0.1, end - time.monotonic()))
             self.kill(name)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """A signal may have come between a child's start and its being noted: its mark tells. Looks twice."""
+        for _ in range(2):
+            time.sleep(0.1)
+            for pid, environment in _environments():
+                if f"{MARK}={self._mark}-".encode() in environment:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    def family(self, name: str) -> list[int]:
+        """The child and everything it started that is still there."""
+        mark = f"{MARK}={self._marked(name)}".encode()
+        return [pid for pid, environment in _environments() if mark in environment.split(b"\0")]
 
     def check(self) -> None:
         """Raise if one has ended by itself and is not to be started again."""
@@ -122,9 +150,25 @@ class Children:
         """Where a process's output goes."""
         return self._logs / f"{name}.log"
 
+    def _marked(self, name: str) -> str:
+        return f"{self._mark}-{name}"
+
     def _signal(self, name: str, number: int) -> None:
+        group = self._running[name].pid  # its own, made at its start
+        others = self.family(name)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._running[name].pid, number)  # its own group, made at its start
+            os.killpg(group, number)
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) != group:
+                    os.kill(pid, number)
+
+
+def _environments() -> Iterator[tuple[int, bytes]]:
+    """What the processes we may look at were started with. Empty where there is no /proc."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            yield int(entry.name), (entry / "environ").read_bytes()
 
 
 def flower_command(name: str) -> str:

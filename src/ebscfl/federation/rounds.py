@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ebscfl.errors import ConfigError, RoundAborted
-from ebscfl.federation.server_agent import KeysLost, ServerAgent
+from ebscfl.federation.server_agent import ClientsRefused, KeysLost, ServerAgent
+from ebscfl.ids import client_address
 from ebscfl.protocol.roles import Outcome
 
 Floats = npt.NDArray[np.floating]
@@ -111,6 +112,11 @@ def play(
             )
         except KeysLost:
             continue
+        except ClientsRefused as error:
+            culprits |= {str(client_address(i)): str(error) for i in error.clients}
+            taking_part = tuple(i for i in taking_part if i not in error.clients)
+            agent.abandon()
+            _enough(len(taking_part), deadlines, culprits)
     raise RoundAborted(f"the round was opened {deadlines.attempts} times without an end", culprits=tuple(culprits))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +26,14 @@ _START = struct.Struct("<QQIII")  # round, incarnation of the key centre, client
 
 class KeysLost(RoundAborted):
     """The key centre restarted and this protocol's keys went with it: play the round again under a new id."""
+
+
+class ClientsRefused(RoundAborted):
+    """The key centre opens no round with these clients; without them it will."""
+
+    def __init__(self, message: str, clients: Iterable[int]) -> None:
+        self.clients = frozenset(clients)
+        super().__init__(message, culprits=map(client_address, sorted(self.clients)))
 
 
 class Line(Protocol):
@@ -114,8 +122,13 @@ class ServerAgent:
         if not entries or entries[0].event is not Event.START:
             return False
         self._answers = deque(entry.data for entry in entries if entry.event is Event.ANSWER)
-        for entry in entries:
-            self._replay(entry)
+        try:
+            for entry in entries:
+                self._replay(entry)
+        except RoundAborted:  # refused, or its keys are gone: it would have been abandoned an instant later
+            self._answers.clear()
+            self.abandon()
+            return False
         return True  # an answer may be left over: the crash came between it and the role's next step, which asks again
 
     def _replay(self, entry: Entry) -> None:
@@ -136,7 +149,8 @@ class ServerAgent:
         self._seen, self.closed, self._incarnation = {}, 0, incarnation
         self._deliver(self.role.start_round(round_id, clients, updates))
         if self.role.refusal is not None:
-            raise RoundAborted(f"the key centre refuses round {round_id}: {self.role.refusal}")
+            why = f"the key centre refuses round {round_id}: {self.role.refusal}"
+            raise ClientsRefused(why, self.role.refused_clients) if self.role.refused_clients else RoundAborted(why)
 
     def _take(self, client: int, data: bytes, digest: bytes) -> None:
         self._seen[client] = digest

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from ebscfl.config import parse_config
 from ebscfl.errors import EbscflError
 from ebscfl.federation.training import Training, load_config
 from ebscfl.flower.mods import REFUSED, directory_of, encoding_mod, open_agent
-from ebscfl.flower.records import pack_answer, read_question
+from ebscfl.flower.records import pack_answer, read_handed, read_question
 from ebscfl.kdc_service.deployment import party_of
 
 SHARE_EVALUATION = "share-evaluation"
@@ -22,13 +25,18 @@ which `sealed` hides, so the default is false."""
 def _training(context: Context) -> tuple[Training, int]:
     directory = directory_of(context)
     settings = json.loads((directory / "training.json").read_text()) if (directory / "training.json").exists() else {}
-    training = Training(load_config(directory), attack=str(settings.get("attack", "none")))
-    return training, party_of(directory).client
+    return _made(load_config(directory).to_toml(), str(settings.get("attack", "none"))), party_of(directory).client
+
+
+@functools.lru_cache(maxsize=1)
+def _made(config: str, attack: str) -> Training:
+    """Kept between messages: in Flower's simulation one process plays many clients."""
+    return Training(parse_config(config), attack=attack)
 
 
 def train(message: Message, context: Context) -> Message:
     """The plain update and the chosen cluster, for the mods around this function."""
-    question = read_question(message)
+    question = read_handed(message)
     training, client = _training(context)
     update, cluster = training.update(client, training.check_models(question.models).numpy(), question.round_id)
     content = RecordDict(
@@ -59,7 +67,13 @@ def evaluate(message: Message, context: Context) -> Message:
         return Message(Error(REFUSED, f"{type(error).__name__}: {error}"[:300]), reply_to=message)
 
 
-app = ClientApp(mods=[encoding_mod])
-app.train()(train)
-app.query()(query)
-app.evaluate()(evaluate)
+def make_app(*mods: Any) -> ClientApp:
+    """The ClientApp with mods of the owner's choice (clipping, local differential privacy) inside the encoding."""
+    made = ClientApp(mods=[encoding_mod, *mods])
+    made.train()(train)
+    made.query()(query)
+    made.evaluate()(evaluate)
+    return made
+
+
+app = make_app()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,20 @@ from ebscfl.errors import EbscflError, RoundAborted
 from ebscfl.flower.records import NONCE_SIZE, Answer, Question, pack_question, read_answer
 from ebscfl.kdc_service.deployment import RunFile
 
-PUSH_AGAIN_S = 3.0
-"""A node that was away when it was asked is asked again this often."""
+LOOK_S = 1.0
+"""How often to look who is there. A node that was away after it was asked has lost the question and is asked again."""
+AGAIN_S = 40.0
+"""A question without an answer is asked again after this, then twice as long: being away for an instant is not seen."""
+
+
+@dataclass
+class _Waiting:
+    """A client whose answer is missing."""
+
+    round_id: int
+    again_at: float
+    patience_s: float
+    away: bool
 
 
 class FlowerExchange:
@@ -37,7 +50,8 @@ class FlowerExchange:
         self._pause_s, self._ttl_s = pause_s, ttl_s
         self._models: npt.NDArray[np.float32] | None = None
         self._open: dict[str, tuple[int, Question]] = {}  # message id -> node, question
-        self._away: dict[int, tuple[float, int]] = {}  # client -> when it was tried, round
+        self._waiting: dict[int, _Waiting] = {}  # client -> its question
+        self._looked = 0.0
         self.node_of: dict[int, int] = {}  # client -> node
         self.dropped: dict[str, str] = {}
         self.exchanges = 0
@@ -73,31 +87,42 @@ class FlowerExchange:
     def ask(self, round_id: int, clients: Sequence[int]) -> None:
         """Ask for uploads; answers to questions of other rounds are void from now on."""
         self._open = {key: (node, q) for key, (node, q) in self._open.items() if q.round_id in (0, round_id)}
-        self._away.clear()
+        self._waiting.clear()
         self.exchanges += 1
         for client in clients:
             self._ask_one(round_id, client)
 
     def poll(self) -> Iterable[tuple[int, bytes]]:
         """Uploads since the last call."""
-        for client, (when, round_id) in list(self._away.items()):
-            if when < time.monotonic() - PUSH_AGAIN_S:
-                self._ask_one(round_id, client)
         found = []
         for node, answer in self._pull():
             if self.node_of.setdefault(answer.client, node) != node:
                 self.dropped[f"node {node}"] = f"client {answer.client} speaks through another node"
             else:
+                self._waiting.pop(answer.client, None)
                 found.append((answer.client, answer.upload))
+        self._look_after()
         return found
 
-    def _ask_one(self, round_id: int, client: int) -> None:
-        self._away.pop(client, None)
+    def _look_after(self) -> None:
+        """Repeat questions that were lost. It costs nothing: a client answers a round with the same bytes for ever."""
+        now = time.monotonic()
+        if not self._waiting or now < self._looked + LOOK_S:
+            return
+        self._looked, present = now, set(self._grid.get_node_ids())
+        for client, waiting in list(self._waiting.items()):
+            here = self.node_of.get(client) in present
+            if here and (waiting.away or now >= waiting.again_at):
+                self._ask_one(waiting.round_id, client, patience_s=None if waiting.away else 2 * waiting.patience_s)
+            waiting.away = waiting.away or not here
+
+    def _ask_one(self, round_id: int, client: int, *, patience_s: float | None = None) -> None:
+        patience_s = AGAIN_S if patience_s is None else patience_s
         node = self.node_of.get(client)
         present = node in set(self._grid.get_node_ids())
         question = Question(round_id, rng.os_random(NONCE_SIZE), self._models)
-        if node is None or not present or not self._push(node, question, MessageType.TRAIN):
-            self._away[client] = (time.monotonic(), round_id)
+        pushed = node is not None and present and self._push(node, question, MessageType.TRAIN)
+        self._waiting[client] = _Waiting(round_id, time.monotonic() + patience_s, patience_s, away=not pushed)
 
     def _push(self, node: int, question: Question, kind: str) -> bool:
         message = Message(

@@ -70,6 +70,28 @@ def read_question(message: Message) -> Question:
     return Question(round_id, nonce, _array(content, "models", np.dtype("float32"), 2) if with_models else None)
 
 
+def hand_in(message: Message, question: Question) -> None:
+    """Give a message the form Flower's own mods expect: one array record, with the keys and shapes of the reply's.
+
+    They take a reply for parameters and clip its difference from what the message brought. Ours is the update itself,
+    so the message brings zeros; the models travel as bytes beside the question, where only the training function looks.
+    """
+    assert question.models is not None
+    table: dict[str, Any] = {
+        "round": question.round_id, "nonce": question.nonce,
+        "models": question.models.tobytes(), "shape": list(question.models.shape),
+    }  # fmt: skip
+    zeros = np.zeros(question.models.shape[1], np.float32)
+    message.content = RecordDict({"question": ConfigRecord(table), "update": ArrayRecord({"update": Array(zeros)})})
+
+
+def read_handed(message: Message) -> Question:
+    """The question inside the mods."""
+    table: Any = message.content["question"]
+    models = np.frombuffer(table["models"], np.float32).reshape(table["shape"])
+    return Question(table["round"], table["nonce"], models)
+
+
 def pack_answer(directory: Path, node: int, question: Question, upload: bytes = b"") -> RecordDict:
     """An answer, signed with the key in the client's directory."""
     key = serialization.load_pem_private_key((directory / "tls.key").read_bytes(), None)

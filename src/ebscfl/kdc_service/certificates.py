@@ -128,20 +128,35 @@ def sign_request(authority: Identity, request: bytes, run_id: bytes, address: Ad
 
 
 def issue(
-    authority: Identity, run_id: bytes, address: Address, hosts: Sequence[str] = (), *, days: float = LEAF_DAYS
+    authority: Identity,
+    run_id: bytes,
+    address: Address,
+    hosts: Sequence[str] = (),
+    *,
+    days: float = LEAF_DAYS,
+    at: datetime.datetime | None = None,
 ) -> Identity:
-    """A certificate and key for ``address``, good for servers at ``hosts`` and for clients."""
+    """A certificate and key for ``address``, good for servers at ``hosts`` and for clients.
+
+    at: the signer's clock, for tests of clocks that differ.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    return Identity(_sign(authority, key.public_key(), run_id, address, hosts, days), _private_pem(key))
+    return Identity(_sign(authority, key.public_key(), run_id, address, hosts, days, at), _private_pem(key))
 
 
 def _sign(
-    authority: Identity, public_key: Any, run_id: bytes, address: Address, hosts: Sequence[str], days: float
+    authority: Identity,
+    public_key: Any,
+    run_id: bytes,
+    address: Address,
+    hosts: Sequence[str],
+    days: float,
+    at: datetime.datetime | None = None,
 ) -> bytes:
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = serialization.load_pem_private_key(authority.private_key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    now = datetime.datetime.now(datetime.UTC)
+    now = at or datetime.datetime.now(datetime.UTC)
     begin = now - CLOCK_SKEW if days > 0 else now + datetime.timedelta(days=days) - CLOCK_SKEW
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
     names = [_uri(run_id, address), *(_host(host) for host in hosts)]

@@ -86,11 +86,12 @@ class ResendRequest(Message):
 @register
 @dataclass(frozen=True, eq=False, repr=False)
 class Refusal(Message):
-    """Key centre to server or client: the request is refused, and why."""
+    """Key centre to server or client: the request is refused, and why; without ``clients`` it may be asked again."""
 
     code: ClassVar[int] = 2
     round_id: int = wire(U64)
     reason: str = wire(Text(512))
+    clients: tuple[int, ...] = wire(Items(U32), default=())
 
 
 @register

@@ -181,6 +181,7 @@ class ServerRole(RoleMachine):
         self.rejected: set[int] = set()  # judged for good: asking again would need a second key
         self.waiting: set[int] = set()  # received, the verdict is still on its way
         self.refusal: str | None = None
+        self.refused_clients: frozenset[int] = frozenset()  # without them the key centre would open the round
         self.events: list[str] = []
         self.outcome: Outcome | None = None
 
@@ -191,7 +192,7 @@ class ServerRole(RoleMachine):
         self.advance(Step.START_ROUND)
         self.round_id, self.expected, self._taking_part = round_id, tuple(clients), frozenset(clients)
         self.accepted, self.rejected, self.waiting, self.events, self.outcome = set(), set(), set(), [], None
-        self.culprits, self.refusal = {}, None
+        self.culprits, self.refusal, self.refused_clients = {}, None, frozenset()
         return self.open_round(server_updates)
 
     @abstractmethod
@@ -263,7 +264,7 @@ class ServerRole(RoleMachine):
         if sender != KDC:  # else any client could end a round
             raise SequenceError(f"only the key centre refuses a round, not {sender}", culprits=(sender,))
         if message.round_id == self.round_id:
-            self.refusal = message.reason
+            self.refusal, self.refused_clients = message.reason, frozenset(message.clients)
         return []
 
 

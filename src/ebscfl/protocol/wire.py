@@ -237,6 +237,6 @@ class Items(Kind):
 U8, U32, U64, REAL = Unsigned(1), Unsigned(4), Unsigned(8), Real()
 
 
-def wire(kind: Kind) -> Any:
-    """Declare a message field written with ``kind``."""
-    return dataclasses.field(metadata={"wire": kind})
+def wire(kind: Kind, *, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a message field written with ``kind``; ``default`` is for who builds the message."""
+    return dataclasses.field(default=default, metadata={"wire": kind})

@@ -179,6 +179,9 @@ class SealedKdc(KdcRole):
             return self._caught(round_id, f"round {round_id} is replayed: {newest} was opened before")
         if reason := self._reason_to_refuse(message):
             return [self._refuse(round_id, reason)]
+        if unknown := sorted(set(message.clients) - set(self._store.enrolled())):
+            reason = f"clients {unknown[:10]} are not enrolled"
+            return [Outgoing(SERVER, Refusal(round_id, reason, tuple(unknown)))]  # one such must not stop the rest
         self._store.open_round(round_id, message.clients)
         self._round = None
         return [self._opened(round_id)]
@@ -195,8 +198,6 @@ class SealedKdc(KdcRole):
             return "no root updates are committed"
         if len(set(message.clients)) != len(message.clients):
             return "a client is named twice"
-        if unknown := set(message.clients) - set(self._store.enrolled()):
-            return f"clients {sorted(unknown)[:10]} are not enrolled"
         return None
 
     def on_score_request(self, sender: Address, message: ScoreRequest) -> list[Outgoing]:
