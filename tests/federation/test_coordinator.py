@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ebscfl.config import load_preset
 from ebscfl.errors import CheckpointError, ConfigError, VerificationError
-from ebscfl.federation import coordinator as module
 from ebscfl.federation.coordinator import Coordinator
 from ebscfl.federation.loopback import DirectExchange, Loopback
 from ebscfl.federation.rounds import Deadlines
 from ebscfl.federation.training import Training, load_config, setup_of
 from ebscfl.kdc_service.deployment import open_stub, write_durably
+from ebscfl.kdc_service.service import KdcService
 from ebscfl.protocol.rounds import round_id_of
+from ebscfl.protocol.sealed.kdc import SealedKdc
+from ebscfl.sim.cell import build_cell, build_world
 
 CONFIG = load_preset("smoke", ("data.clients=4", "data.groups=2", "rounds=3", "attacks=[]", "protocol=sealed"))
 TRAINING = Training(CONFIG)
@@ -23,11 +27,12 @@ QUICK = Deadlines(first_s=2.0, last_s=2.0, quorum=3, pause_s=0.001)
 
 
 class TrainingClients(DirectExchange):
-    """Four clients that train when they are asked."""
+    """Clients that train when they are asked."""
 
-    def __init__(self, loop: Loopback) -> None:
+    def __init__(self, loop: Loopback, training: Training = TRAINING) -> None:
         super().__init__(self._upload)
-        self.agents = {i: loop.client(i) for i in range(4)}
+        self.training = training
+        self.agents = {i: loop.client(i) for i in range(training.config.data.clients)}
         self.models = np.zeros((0, 0), np.float32)
         self.trained = 0
 
@@ -42,7 +47,7 @@ class TrainingClients(DirectExchange):
         if known is not None:
             return known
         self.trained += 1
-        return self.agents[client].upload(round_id, *TRAINING.update(client, self.models, round_id))
+        return self.agents[client].upload(round_id, *self.training.update(client, self.models, round_id))
 
 
 @pytest.fixture
@@ -124,4 +129,61 @@ def test_scores_are_losses_and_accuracies(loop: Loopback):
     assert all(0 <= value <= 100 for value in scores["accuracy"])
     with pytest.raises(ConfigError, match=r"config\.toml"):
         load_config(loop.client_dir(0))
-    assert module.METHOD == "rfca"
+    assert TRAINING.method == "rfca"
+
+
+HISTORY = load_preset(
+    "smoke",
+    (
+        *("data.clients=8", "data.groups=2", "rounds=4", "attacks=[]", "protocol=sealed", "methods=rfca-h"),
+        *("server.history_weight=record", "server.history_warmup=2", "server.root_direction=mixed"),
+    ),
+)
+
+
+def test_rfca_h_is_the_simulators_and_its_history_outlives_the_key_centre(tmp_path: Path):
+    """The same models as `ebs-cfl run` makes, up to the rounding of uploads; scores of all rounds are in the store."""
+    training = Training(HISTORY)
+    assert training.method == "rfca-h"
+    with Loopback(tmp_path / "real", setup_of(HISTORY, b"run-tag!")) as loop:
+        write_durably(loop.server_dir / "config.toml", HISTORY.to_toml().encode())
+        boss = Coordinator(loop.server_dir, training, open_stub(loop.server_dir), QUICK)
+        loop._closing.append(boss.close)
+        clients = TrainingClients(loop, training)
+        for step in range(1, 5):
+            boss.step(clients)
+            if step == 2:
+                loop.restart_service()
+        assert boss.results()[0]["method"] == "rfca-h"
+        models = boss.checkpoint.state.models
+        assert isinstance(loop.service, KdcService)
+        assert loop.service._hosted is not None
+        assert isinstance(loop.service._hosted.role, SealedKdc)
+        kept = loop.service._hosted.role.score_history()
+    cell = build_cell(build_world(dataclasses.replace(HISTORY, protocol="direct")), "rfca-h", "none")
+    state = cell.algorithm.init(cell.env)
+    for step in range(1, 5):
+        state, _ = cell.algorithm.round(cell.env, state, step)
+    torch.testing.assert_close(models, state.models, rtol=0, atol=3e-4)
+    assert kept.seen.tolist() == state.histories[0].seen.tolist() == [4] * 8
+    np.testing.assert_allclose(kept.level, state.histories[0].level, atol=5e-3)
+    # And it is not what plain RFCA makes of the same rounds.
+    plain = build_cell(build_world(dataclasses.replace(HISTORY, protocol="direct", methods=("rfca",))), "rfca", "none")
+    other = plain.algorithm.init(plain.env)
+    for step in range(1, 5):
+        other, _ = plain.algorithm.round(plain.env, other, step)
+    assert float((other.models - models).abs().max()) > 3e-3
+
+
+@pytest.mark.parametrize(
+    ("sets", "attack", "word"),
+    [
+        (("server.hysteresis=0.1",), "none", "hysteresis"),
+        (("server.empty_cluster=follow",), "none", "empty_cluster"),
+        (("attack.start_round=2", "attacks=label-flip"), "label-flip", "start_round"),
+        (("attack.period=2", "attacks=label-flip"), "label-flip", "period"),
+    ],
+)
+def test_what_no_party_of_a_federation_could_do_is_refused(sets: tuple[str, ...], attack: str, word: str):
+    with pytest.raises(ConfigError, match=word):
+        Training(load_preset("smoke", sets), attack)

@@ -32,7 +32,7 @@ from ebscfl.errors import CheckpointError, ConfigError, RoundAborted
 from ebscfl.federation.journal import Event, Journal
 from ebscfl.federation.rounds import Deadlines, Exchange, RoundEnd, play
 from ebscfl.federation.server_agent import ServerAgent
-from ebscfl.federation.training import METHOD, Training
+from ebscfl.federation.training import Training
 from ebscfl.kdc_service.deployment import RunFile, server_role, write_durably
 from ebscfl.kdc_service.stub import KdcStub
 from ebscfl.protocol.roles import Setup
@@ -124,7 +124,7 @@ class Coordinator:
 
     def results(self) -> list[dict[str, Any]]:
         """One row like those of results.json. A private protocol does not show whose weight is whose: no ASR."""
-        rounds = self._metrics.rounds(METHOD, self.training.attack)
+        rounds = self._metrics.rounds(self.training.method, self.training.attack)
         curve = accuracies(rounds, self.training.config.evaluation)
         if not curve:
             return []
@@ -132,7 +132,7 @@ class Coordinator:
         na = None if attacked else fa  # the run without attack is another one
         return [
             {
-                "method": METHOD, "attack": self.training.attack, "fa": fa, "ma": ma, "na": na, "asr": None,
+                "method": self.training.method, "attack": self.training.attack, "fa": fa, "ma": ma, "na": na, "asr": None,
                 "air_printed": None, "air_points": None, "attacker_weight_share": None,
             }
         ]  # fmt: skip
@@ -161,7 +161,7 @@ class Coordinator:
         result = self.training.evaluate(self.checkpoint.state, step)
         events = [f"{who}: {why}" for who, why in sorted(end.culprits.items())]
         return {
-            "kind": "round", "method": METHOD, "attack": self.training.attack, "round": step,
+            "kind": "round", "method": self.training.method, "attack": self.training.attack, "round": step,
             "accuracy_own": result.own, "accuracy_global": result.union, "accuracy_clusters": list(result.clusters),
             "clusters": list(result.choices), "weights": [], "scores": None, "attacker_weight_share": None,
             "attackers_accepted": 0, "backdoor": None, "seconds": {"round": end.seconds, "step": seconds},

@@ -50,7 +50,7 @@ class SiteSettings:
             )
 
     def config(self) -> RunConfig:
-        """The preset with as many clients as there are nodes, trained by RFCA alone."""
+        """The preset with as many clients as there are nodes, trained by RFCA (or RFCA-H) alone."""
         sets = (f"data.clients={self.nodes}", f"rounds={self.steps}", f"protocol={self.protocol}", *self.sets)
         return load_preset(self.preset, sets)
 

@@ -6,7 +6,7 @@ touches its own rows only. The steps are those of `ebscfl.algorithms.rfca`; only
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from ebscfl.rng import USAGE_BATCHES, USAGE_ROLE, numpy_generator
 from ebscfl.sim.cell import Cell, build_cell, build_world
 from ebscfl.sim.evaluate import Evaluation, evaluate
 
-METHOD = "rfca"
 Float32s = npt.NDArray[np.float32]
 
 
@@ -43,9 +42,12 @@ def load_config(directory: Path) -> RunConfig:
 
 def setup_of(config: RunConfig, run_id: bytes) -> Setup:
     """What all parties of a federation with this configuration agree on."""
+    training, options = Training(config), config.secure.options(config.protocol, config.rounds)
+    if training.method == "rfca-h":
+        options |= {"history": True, "history_settings": asdict(config.server.history)}
     return Setup(
-        config.protocol, config.data.clients, config.server.clusters, Training(config).cell.env.model.dim, run_id,
-        config.server.normalize, config.secure.options(config.protocol, config.rounds),
+        config.protocol, config.data.clients, config.server.clusters, training.cell.env.model.dim, run_id,
+        config.server.normalize, options,
     )  # fmt: skip
 
 
@@ -57,10 +59,25 @@ class Training:
     attack: str = NO_ATTACK
     data_dir: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what no party of a federation could do."""
+        server, attack = self.config.server, self.config.attack
+        if server.hysteresis > 0:
+            raise ConfigError("server.hysteresis: clients of a federation do not keep their last cluster; use 0")
+        if server.empty_cluster == "follow":
+            raise ConfigError("server.empty_cluster: the server of a federation does not know the clusters; use keep")
+        if self.attack != NO_ATTACK and (attack.start_round, attack.period) != (1, None):
+            raise ConfigError("attack: clients of a federation attack in every round; leave out start_round and period")
+
+    @property
+    def method(self) -> str:
+        """RFCA-H where the configuration names it, else RFCA."""
+        return "rfca-h" if "rfca-h" in self.config.methods else "rfca"
+
     @cached_property
     def cell(self) -> Cell:
-        """RFCA with the attackers' samples poisoned (each attacker poisons its own)."""
-        return build_cell(build_world(self.config, self.data_dir), METHOD, self.attack)
+        """The method with the attackers' samples poisoned (each attacker poisons its own)."""
+        return build_cell(build_world(self.config, self.data_dir), self.method, self.attack)
 
     # --- server -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ Robustness, unlike privacy, rests on an honest server: whoever chooses the root 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,4 +93,6 @@ def score_memory(setup: Setup, store: KdcStore) -> ScoreMemory | None:
     if not wanted:
         return None
     settings, start = setup.option("history_settings", None), setup.option("history_start", None)
+    if isinstance(settings, Mapping):  # from a file
+        settings = HistorySettings(**settings)
     return ScoreMemory(store, settings or HistorySettings(), History() if start is None else history_from_json(start))
