@@ -287,3 +287,12 @@ def test_secret_files_are_private(loop: Loopback):
     assert dataclasses.asdict(RunFile.load(loop.server_dir))["setup"]["protocol"] == "sealed"
     with pytest.raises(Exception, match="outside the run"):
         hand_out(loop.kdc_dir, client_address(99), loop.home / "x")
+
+
+def test_small_answers_do_not_wait_for_the_network(loop: Loopback):
+    """Two small writes on a connection with Nagle's algorithm wait for a delayed acknowledgement: 40 ms an answer."""
+    with loop.stub(loop.server_dir) as stub:
+        stub.hello()
+        ends = [stub._sock, *(sock for sock in loop.service._open if sock.fileno() >= 0)]
+        assert len(ends) >= 2
+        assert all(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for sock in ends)

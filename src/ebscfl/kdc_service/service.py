@@ -143,6 +143,7 @@ class KdcService:
         try:
             self._open.add(raw)
             raw.settimeout(self.limits.handshake_s)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer is small and must not wait for an ACK
             sock = self._context.wrap_socket(raw, server_side=True)  # in this thread: a slow peer holds up nobody
             self._open.add(sock)
             peer = peer_address(sock.getpeercert(), self.setup.run_id)
