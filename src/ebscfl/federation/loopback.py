@@ -31,6 +31,7 @@ from ebscfl.kdc_service.deployment import (
 from ebscfl.kdc_service.limits import Limits
 from ebscfl.kdc_service.service import KdcService
 from ebscfl.kdc_service.stub import KdcStub, Patience
+from ebscfl.pool import IN_PLACE, Pool
 from ebscfl.protocol.roles import Setup
 
 Floats = npt.NDArray[np.floating]
@@ -40,10 +41,11 @@ SHORT = Patience(connect_s=5.0, answer_s=60.0, in_all_s=30.0)
 class Loopback:
     """The directories of every party below ``home``, and the service. ``port`` may be a proxy's."""
 
-    def __init__(self, home: Path, setup: Setup, *, limits: Limits | None = None) -> None:
+    def __init__(self, home: Path, setup: Setup, *, limits: Limits | None = None, pool: Pool = IN_PLACE) -> None:
         self.home = home
         self.setup = setup
         self.limits = limits
+        self.pool = pool
         self._closing: list[Callable[[], None]] = []
         self.kdc_dir, self.server_dir = home / "kdc", home / "server"
         init_kdc(self.kdc_dir, RunFile(setup, port=0))
@@ -87,7 +89,7 @@ class Loopback:
         stub.hello()
         kept = journal or Journal(self.server_dir / "round.journal", durable=False)
         self._closing += [stub.close, kept.close]
-        return ServerAgent(lambda: server_role(self.server_dir), stub, kept)
+        return ServerAgent(lambda: server_role(self.server_dir, self.pool), stub, kept)
 
     def client(self, client: int, *, port: int | None = None) -> ClientAgent:
         """A client that has just come up and is enrolled."""
@@ -101,7 +103,7 @@ class Loopback:
         return open_stub(directory, patience=SHORT, port=port)
 
     def _open(self, port: int) -> KdcService:
-        service = open_service(self.kdc_dir, port=port, limits=self.limits)
+        service = open_service(self.kdc_dir, port=port, limits=self.limits, pool=self.pool)
         service.start()
         return service
 
