@@ -44,7 +44,6 @@ pytestmark = [
 ]
 
 N, M, L = 9, 2, 40
-ROUND = example_round(N, M, L, rng.root_from_seed(3))
 
 
 class Shares(Pool):
@@ -211,18 +210,20 @@ def test_a_killed_worker_does_not_change_the_sum(ray_pool: RayPool, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_federation_whose_workers_are_killed_all_the_time(ray_pool: RayPool, tmp_path: Path):
-    """Server role and key centre service over TLS; a thread kills whoever computes."""
-    updates, clusters, server_updates = ROUND
+def test_a_federation_whose_workers_are_killed(ray_pool: RayPool, tmp_path: Path):
+    """Server role and key centre service over TLS; a thread kills whoever computes, fewer times than Ray tries."""
+    dim = 20_000
+    updates, clusters, server_updates = example_round(N, M, dim, rng.root_from_seed(3))
     stop, killed = threading.Event(), set[int]()
 
     def kill() -> None:
-        while not stop.wait(0.2):
-            for pid in workers_of(os.getpid()):
-                killed.add(pid)
-                os.kill(pid, signal.SIGKILL)
+        while len(killed) < scaleout.RETRIES and not stop.wait(0.002):
+            for pid, name in descendants(os.getpid()).items():
+                if name == "ray::compute" and pid not in killed and len(killed) < scaleout.RETRIES:
+                    killed.add(pid)
+                    os.kill(pid, signal.SIGKILL)
 
-    with Loopback(tmp_path, Setup("sealed", N, M, L, b"run-tag!"), pool=ray_pool) as loop:
+    with Loopback(tmp_path, Setup("sealed", N, M, dim, b"run-tag!"), pool=ray_pool) as loop:
         agents = {i: loop.client(i) for i in range(N)}
         agent = loop.agent()
         thread = threading.Thread(target=kill)
@@ -241,7 +242,8 @@ def test_a_federation_whose_workers_are_killed_all_the_time(ray_pool: RayPool, t
             stop.set()
             thread.join()
         assert sorted(loop.released()) == [round_id_of(1), round_id_of(2)]
-    assert killed
+    assert len(killed) == scaleout.RETRIES
+    assert ray_pool.map(whoami, None, [(1,)])[0][1] != os.getpid()  # there are workers again
 
 
 @pytest.mark.slow
@@ -295,11 +297,6 @@ def descendants(pid: int) -> dict[int, str]:
         level = {child for child, (parent, _) in parents.items() if parent in level}
         found |= {child: parents[child][1] for child in level}
     return found
-
-
-def workers_of(pid: int) -> list[int]:
-    """Ray's worker processes below ``pid``: idle, or in our function."""
-    return [child for child, name in descendants(pid).items() if name in ("ray::IDLE", "ray::compute")]
 
 
 def listeners(pids: set[int]) -> list[tuple[str, str]]:
@@ -362,8 +359,11 @@ def test_a_killed_key_centre_leaves_no_ray_behind(tmp_path: Path):
         below = descendants(children.pid("kdc"))
         assert "raylet" in below.values()
         os.kill(children.pid("kdc"), signal.SIGKILL)  # not its group: Ray must see to itself
+        # Two helpers of Ray, which see no data, look for their parent only now and then.
+        holders = [pid for pid, name in below.items() if name not in ("ray::DashboardA", "ray::RuntimeEnv")]
+        assert len(holders) >= 3
         end = time.monotonic() + 30
-        while [pid for pid in below if Path(f"/proc/{pid}/cmdline").exists() and alive(pid)]:
+        while [pid for pid in holders if alive(pid)]:
             assert time.monotonic() < end, below
             time.sleep(0.2)
 

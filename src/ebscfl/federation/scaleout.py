@@ -109,8 +109,8 @@ class RayPool(Pool):
     def hold(self, value: Any) -> Any:
         try:
             return _Held(value, self._ray.put(value) if self._alive() else None)
-        except self._ray.exceptions.RayError as error:
-            self._give_up(error)
+        except self._ray.exceptions.RayError as error:  # the store is full
+            LOG.warning("an object is sent with every call: %s", str(error).partition("\n")[0])
             return _Held(value, None)
 
     def map(
@@ -122,7 +122,8 @@ class RayPool(Pool):
             except self._ray.exceptions.RayTaskError:
                 pass  # the call failed and not Ray: computed here its error is raised as what it is
             except (_Lost, self._ray.exceptions.RayError) as error:
-                self._give_up(error)
+                LOG.warning("computing %d shares here: %s", len(shares), str(error).partition("\n")[0])
+                self._alive()  # if Ray itself is gone, it is not asked again
         return super().map(call, common, [tuple(map(_value, share)) for share in shares])
 
     def _results(
