@@ -11,8 +11,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -395,3 +396,18 @@ def test_one_ray_a_process(ray_pool: RayPool):
     with pytest.raises(ConfigError, match="set workers to 0"):
         open_pool(1)
     assert ray_pool.map(whoami, None, [(3,)])[0][0] == 3  # and the first one goes on
+
+
+@pytest.mark.parametrize("mode", [None, lambda: "disabled"])
+def test_a_ray_without_tokens_is_refused(monkeypatch: pytest.MonkeyPatch, mode: Callable[[], str] | None):
+    for name in scaleout.ray_settings():
+        monkeypatch.setenv(name, "")
+    ray = ModuleType("ray")
+    ray._private = SimpleNamespace(ray_constants=SimpleNamespace())
+    ray._raylet = SimpleNamespace(AuthenticationMode=SimpleNamespace(TOKEN="token"))
+    if mode is not None:
+        ray._raylet.get_authentication_mode = mode
+    for name, module in {"ray": ray, "ray.exceptions": ModuleType("e"), "ray.util": ModuleType("u")}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(ConfigError, match="does not ask for a token"):
+        open_pool(1)

@@ -209,14 +209,16 @@ def _import_ray() -> Any:
         raise DependencyError("worker processes need Ray: pip install 'ebscfl[federation]'") from error
     if _open_to_all(ray):  # somebody imported it before, and with other settings
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
-        ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": "token"}))
+        with contextlib.suppress(AttributeError):
+            ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": "token"}))
     if _open_to_all(ray):
         raise ConfigError("this Ray does not ask for a token: set workers to 0")
     return ray
 
 
 def _open_to_all(ray: Any) -> bool:
-    return bool(ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN)
+    mode = getattr(ray._raylet, "get_authentication_mode", None)  # an old Ray has none
+    return mode is None or bool(mode() != ray._raylet.AuthenticationMode.TOKEN)
 
 
 @contextlib.contextmanager
