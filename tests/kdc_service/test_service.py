@@ -296,3 +296,11 @@ def test_small_answers_do_not_wait_for_the_network(loop: Loopback):
         ends = [stub._sock, *(sock for sock in loop.service._open if sock.fileno() >= 0)]
         assert len(ends) >= 2
         assert all(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for sock in ends)
+
+
+def test_a_refused_certificate_is_always_told(loop: Loopback):
+    """The first words of the peer cross the alert; closing on them unread would lose it now and then."""
+    directory = loop.client_dir(0)
+    swap_identity(directory, issue(make_authority(), SETUP.run_id, client_address(0)))
+    assert {"does not accept our certificate" in refused(loop, directory) for _ in range(40)} == {True}
+    assert not [sock for sock in loop.service._open if sock.fileno() < 0]

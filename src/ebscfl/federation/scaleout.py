@@ -209,8 +209,9 @@ def _import_ray() -> Any:
         raise DependencyError("worker processes need Ray: pip install 'ebscfl[federation]'") from error
     if _open_to_all(ray):  # somebody imported it before, and with other settings
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+        raylet: Any = ray._raylet
         with contextlib.suppress(AttributeError):
-            ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": "token"}))
+            raylet.Config.initialize(json.dumps({"AUTH_MODE": "token"}))
     if _open_to_all(ray):
         raise ConfigError("this Ray does not ask for a token: set workers to 0")
     return ray
