@@ -14,7 +14,7 @@ import ebscfl
 
 SOURCE = Path(ebscfl.__file__).parent
 LAYERS = [
-    {"errors", "ids", "rng", "arrays", "field", "linalg", "vectors", "plain", "settings_table"},
+    {"errors", "ids", "rng", "pool", "arrays", "field", "linalg", "vectors", "plain", "settings_table"},
     {"paper", "sealed", "secagg"},
     {"learning", "rules", "attacks"},
     {"protocol"},
@@ -27,6 +27,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py"))
 FORBIDDEN = {  # package -> layers' packages that may not import it anywhere, lazily or not
     "torch": {"paper", "sealed", "protocol", "linalg", "field", "rng_secret"},
     "flwr": {"paper", "sealed", "protocol", "learning", "rules", "attacks", "algorithms"},
+    "ray": set(LEVEL) - {"federation"},
     "pickle": set(LEVEL),
 }
 

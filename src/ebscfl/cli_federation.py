@@ -59,13 +59,16 @@ def demo_command(
     attack: Annotated[str, typer.Option(help="none, or an attack on data (label-flip, backdoor).")] = "none",
     faults: Annotated[bool, typer.Option(help="Kill a client and the key centre on the way.")] = True,
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes that share each side's heavy sums; 0: none.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Keep keys, state and logs here (default: a temporary one).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Start key centre, SuperLink, server app and SuperNodes over TLS; train, break, repair; print the table."""
     from ebscfl.federation.demo import DemoSettings, run_demo
 
-    settings = DemoSettings(preset, nodes, steps, protocol, attack, faults=faults, sets=tuple(sets or ()))
+    settings = DemoSettings(
+        preset, nodes, steps, protocol, attack, sets=tuple(sets or ()), workers=workers, faults=faults
+    )
     _print(_below(out, "ebscfl-demo-", lambda home: run_demo(home, settings, _say)), as_json)
 
 

@@ -65,23 +65,26 @@ def serve_command(
     directory: Directory,
     port: Annotated[int | None, typer.Option(help="Another port than run.json's.")] = None,
     metrics_port: Annotated[int, typer.Option(help="Health and metrics on 127.0.0.1; 0: any free port.")] = 9444,
+    workers: Annotated[int, typer.Option(help="Processes that share the heavy sums; 0: none.")] = 0,
 ) -> None:
     """Serve until stopped (SIGTERM or Ctrl-C)."""
+    from ebscfl.federation.scaleout import open_pool
     from ebscfl.kdc_service.deployment import open_service
     from ebscfl.kdc_service.metrics import MetricsServer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    service = open_service(directory, port=port)
-    pages = MetricsServer(service.metrics, service.complaint, metrics_port)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    service.start()
-    pages.start()
-    print(f"serving on port {service.port}, health and metrics on 127.0.0.1:{pages.port}", flush=True)
-    stop.wait()
-    pages.stop()
-    service.stop()
+    with open_pool(workers) as pool:
+        service = open_service(directory, port=port, pool=pool)
+        pages = MetricsServer(service.metrics, service.complaint, metrics_port)
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        service.start()
+        pages.start()
+        print(f"serving on port {service.port}, health and metrics on 127.0.0.1:{pages.port}", flush=True)
+        stop.wait()
+        pages.stop()
+        service.stop()
 
 
 @app.command("status")
@@ -160,7 +163,3 @@ def client_serve_command(
     environment = flower_environment(directory / "flower")
     environment = guard.install(directory / "runners", directory / "allowed-apps.txt", environment)
     os.execve(command[0], command, environment)
-
-
-if __name__ == "__main__":
-    sys.exit(app())

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -287,3 +288,23 @@ def test_secret_files_are_private(loop: Loopback):
     assert dataclasses.asdict(RunFile.load(loop.server_dir))["setup"]["protocol"] == "sealed"
     with pytest.raises(Exception, match="outside the run"):
         hand_out(loop.kdc_dir, client_address(99), loop.home / "x")
+
+
+def test_small_answers_do_not_wait_for_the_network(loop: Loopback):
+    """Two small writes on a connection with Nagle's algorithm wait for a delayed acknowledgement: 40 ms an answer."""
+    with loop.stub(loop.server_dir) as stub:
+        stub.hello()
+        ends = [stub._sock, *(sock for sock in loop.service._open if sock.fileno() >= 0)]
+        assert len(ends) >= 2
+        assert all(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for sock in ends)
+
+
+def test_a_refused_certificate_is_always_told(loop: Loopback):
+    """The first words of the peer cross the alert; closing on them unread would lose it now and then."""
+    directory = loop.client_dir(0)
+    swap_identity(directory, issue(make_authority(), SETUP.run_id, client_address(0)))
+    assert {"does not accept our certificate" in refused(loop, directory) for _ in range(40)} == {True}
+    end = time.monotonic() + 30
+    while loop.service._open:  # and no connection is kept for it
+        assert time.monotonic() < end
+        time.sleep(0.01)

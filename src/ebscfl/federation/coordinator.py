@@ -35,6 +35,7 @@ from ebscfl.federation.server_agent import ServerAgent
 from ebscfl.federation.training import Training
 from ebscfl.kdc_service.deployment import RunFile, server_role, write_durably
 from ebscfl.kdc_service.stub import KdcStub
+from ebscfl.pool import IN_PLACE, Pool
 from ebscfl.protocol.roles import Setup
 from ebscfl.protocol.rounds import next_round_id
 from ebscfl.sim.journal import Journal as Metrics
@@ -65,7 +66,9 @@ class Checkpoint:
 class Coordinator:
     """One server process. Only one may use a directory at a time."""
 
-    def __init__(self, directory: Path, training: Training, stub: KdcStub, deadlines: Deadlines) -> None:
+    def __init__(
+        self, directory: Path, training: Training, stub: KdcStub, deadlines: Deadlines, pool: Pool = IN_PLACE
+    ) -> None:
         self.directory = directory
         self.training = training
         self.deadlines = deadlines
@@ -81,7 +84,7 @@ class Coordinator:
             self._metrics = Metrics(directory / "metrics.jsonl")
             self.checkpoint = self._load() or Checkpoint(0, -1, training.start())
             self._newest = stub.hello()
-            self.agent = ServerAgent(lambda: server_role(directory), stub, self._journal)
+            self.agent = ServerAgent(lambda: server_role(directory, pool), stub, self._journal)
             self._resumed = self._resume()
             undo.pop_all()
 
@@ -132,8 +135,8 @@ class Coordinator:
         na = None if attacked else fa  # the run without attack is another one
         return [
             {
-                "method": self.training.method, "attack": self.training.attack, "fa": fa, "ma": ma, "na": na, "asr": None,
-                "air_printed": None, "air_points": None, "attacker_weight_share": None,
+                "method": self.training.method, "attack": self.training.attack, "fa": fa, "ma": ma, "na": na,
+                "asr": None, "air_printed": None, "air_points": None, "attacker_weight_share": None,
             }
         ]  # fmt: skip
 

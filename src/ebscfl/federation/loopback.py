@@ -36,6 +36,7 @@ from ebscfl.kdc_service.deployment import (
 from ebscfl.kdc_service.limits import Limits
 from ebscfl.kdc_service.service import KdcService
 from ebscfl.kdc_service.stub import KdcStub, Patience
+from ebscfl.pool import IN_PLACE, Pool
 from ebscfl.protocol.roles import Setup
 
 Floats = npt.NDArray[np.floating]
@@ -69,11 +70,14 @@ class KdcProcess:
 class Loopback:
     """The directories of every party below ``home``, and the service. ``port`` may be a proxy's."""
 
-    def __init__(self, home: Path, setup: Setup, *, limits: Limits | None = None, process: bool = False) -> None:
+    def __init__(
+        self, home: Path, setup: Setup, *, limits: Limits | None = None, process: bool = False, pool: Pool = IN_PLACE
+    ) -> None:
         self.home = home
         self.process = process
         self.setup = setup
         self.limits = limits
+        self.pool = pool
         self._closing: list[Callable[[], None]] = []
         self.kdc_dir, self.server_dir = home / "kdc", home / "server"
         init_kdc(self.kdc_dir, RunFile(setup, port=0))
@@ -117,7 +121,7 @@ class Loopback:
         stub.hello()
         kept = journal or Journal(self.server_dir / "round.journal", durable=False)
         self._closing += [stub.close, kept.close]
-        return ServerAgent(lambda: server_role(self.server_dir), stub, kept)
+        return ServerAgent(lambda: server_role(self.server_dir, self.pool), stub, kept)
 
     def client(self, client: int, *, port: int | None = None) -> ClientAgent:
         """A client that has just come up and is enrolled."""
@@ -135,7 +139,7 @@ class Loopback:
             process = KdcProcess(self.kdc_dir, port)
             process.start()
             return process
-        service = open_service(self.kdc_dir, port=port, limits=self.limits)
+        service = open_service(self.kdc_dir, port=port, limits=self.limits, pool=self.pool)
         service.start()
         return service
 

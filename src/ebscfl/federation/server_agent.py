@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -56,7 +57,7 @@ class ServerAgent:
         self._line = line
         self._journal = journal
         self._answers: deque[bytes] = deque()  # of the journal, not yet replayed
-        self._seen: dict[int, bytes] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
         self._incarnation: int | None = None
         self.role = make_role()
         self.closed = 0
@@ -75,11 +76,10 @@ class ServerAgent:
 
     def upload(self, client: int, data: bytes) -> None:
         """A client's bytes. The very same bytes twice are the network's doing and count once."""
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        if self._seen.get(client) == digest:
+        if client in self._seen and self._seen[client] == _mark(data):
             return
         self._journal.append(Event.UPLOAD, client, data)
-        self._take(client, data, digest)
+        self._take(client, data)
 
     def close(self) -> dict[int, bytes]:
         """Close uploads: the first time returns what to send to those who must be asked again."""
@@ -139,7 +139,7 @@ class ServerAgent:
             updates = np.frombuffer(entry.data[place:], dtype="<f8").reshape(m, dim)
             self._start(round_id, incarnation, clients, updates)
         elif entry.event is Event.UPLOAD:
-            self._take(entry.client, entry.data, hashlib.blake2b(entry.data, digest_size=16).digest())
+            self._take(entry.client, entry.data)
         elif entry.event is Event.CLOSE:
             self._close()
 
@@ -152,8 +152,8 @@ class ServerAgent:
             why = f"the key centre refuses round {round_id}: {self.role.refusal}"
             raise ClientsRefused(why, self.role.refused_clients) if self.role.refused_clients else RoundAborted(why)
 
-    def _take(self, client: int, data: bytes, digest: bytes) -> None:
-        self._seen[client] = digest
+    def _take(self, client: int, data: bytes) -> None:
+        self._seen[client] = _mark(data)
         self._deliver(self.role.receive(client_address(client), data))
 
     def _close(self) -> dict[int, bytes]:
@@ -193,6 +193,11 @@ class ServerAgent:
         if self._incarnation is None:
             raise UsageError("no round was opened")
         return self.role.setup.protocol not in DURABLE_PROTOCOLS and self._line.incarnation != self._incarnation
+
+
+def _mark(data: bytes) -> tuple[int, int]:
+    """What tells a client's uploads apart. No cryptography: who makes two of one mark only has the second ignored."""
+    return len(data), zlib.crc32(data)
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -37,6 +37,7 @@ class SiteSettings:
     last_s: float = 240.0
     timeout_s: float = 900.0
     sets: tuple[str, ...] = ()
+    workers: int = 0
 
     def __post_init__(self) -> None:
         if self.nodes < 2 or self.steps < 1:
@@ -94,16 +95,16 @@ class Site:
 
     def start_kdc(self, children: Children) -> None:
         """The key centre; returns when it answers."""
-        children.start(
-            "kdc", [sys.executable, "-m", "ebscfl.cli", "kdc", "serve", str(self.kdc), "--metrics-port", "0"]
-        )
+        command = [sys.executable, "-m", "ebscfl.cli", "kdc", "serve", str(self.kdc), "--metrics-port", "0"]
+        children.start("kdc", [*command, "--workers", str(self.settings.workers)])
         children.wait_for(lambda: listens(self.kdc_port), "the key centre's start", timeout_s=60)
 
     def submit(self, children: Children, *options: str) -> str:
         """``flwr run``; returns Flower's number of the run."""
         s = self.settings
         config = (
-            f'directory="{self.server}" steps={s.steps} first-s={s.first_s} last-s={s.last_s} gather-s={s.timeout_s}'
+            f'directory="{self.server}" steps={s.steps} first-s={s.first_s} last-s={s.last_s} gather-s={s.timeout_s} '
+            f"workers={s.workers}"
         )
         command = [
             flower_command("flwr"), "run", str(self.app), CONNECTION, "--run-config", config, "--format", "json",

@@ -31,6 +31,7 @@ first-s = 120.0    # after this the missing are asked once more
 last-s = 120.0     # and after this they are left out
 gather-s = 120.0   # wait this long for all clients at the start
 patience-s = 120.0 # wait this long for a key centre that is away
+workers = 0        # processes that share the server's heavy sums; 0: none
 """
 
 

@@ -1,8 +1,8 @@
 """The ServerApp: a coordinator on the server's directory, driven through Flower's grid.
 
 Run configuration (``flwr run --run-config``): ``directory`` (the server's directory), ``steps``, ``first-s``,
-``last-s``, ``quorum``, ``gather-s`` and ``patience-s``. A killed run is continued by the same ``flwr run``: the state
-is in the directory.
+``last-s``, ``quorum``, ``gather-s``, ``patience-s`` and ``workers`` (processes that share the heavy sums).
+A killed run is continued by the same ``flwr run``: the state is in the directory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from ebscfl.errors import ConfigError
 from ebscfl.federation.coordinator import Coordinator
 from ebscfl.federation.rounds import Deadlines
+from ebscfl.federation.scaleout import open_pool
 from ebscfl.federation.training import Training, load_config
 from ebscfl.flower.strategy import ProtocolStrategy
 from ebscfl.kdc_service.deployment import RunFile, open_stub, write_durably
@@ -48,17 +49,22 @@ def main(grid: Grid, context: Context) -> None:
         pause_s=0.1,
     )
     stub = open_stub(directory, patience=Patience(in_all_s=float(settings.get("patience-s", 120.0))))
-    coordinator = Coordinator(directory, training, stub, deadlines)
+    with open_pool(int(settings.get("workers", 0))) as pool:
+        train(grid, settings, Coordinator(directory, training, stub, deadlines, pool))
+
+
+def train(grid: Grid, settings: Any, coordinator: Coordinator) -> None:
+    """All steps; leaves results.json, and the coordinator closed."""
     try:
         strategy = ProtocolStrategy(coordinator, gather_s=float(settings.get("gather-s", 120.0)))
-        steps = int(settings.get("steps", 0)) or training.config.rounds
+        steps = int(settings.get("steps", 0)) or coordinator.training.config.rounds
         strategy.start(grid, num_rounds=steps)
         document = {
             "steps": coordinator.checkpoint.step,
             "results": coordinator.results(),
             "dropped": strategy.exchange.dropped if strategy.exchange else {},
         }
-        write_durably(directory / "results.json", json.dumps(document, indent=2).encode())
+        write_durably(coordinator.directory / "results.json", json.dumps(document, indent=2).encode())
     finally:
         coordinator.close()
 

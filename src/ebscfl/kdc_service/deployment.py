@@ -27,6 +27,7 @@ from ebscfl.kdc_service.limits import Limits
 from ebscfl.kdc_service.metrics import Metrics
 from ebscfl.kdc_service.service import HostedRole, KdcService
 from ebscfl.kdc_service.stub import KdcStub, Patience
+from ebscfl.pool import IN_PLACE, Pool
 from ebscfl.protocol import codec
 from ebscfl.protocol.messages import OpenRound
 from ebscfl.protocol.registry import make_roles
@@ -182,9 +183,11 @@ def open_stub(directory: Path, *, patience: Patience | None = None, port: int | 
     return KdcStub(run.host, port or run.port, context, run.setup.run_id, patience=patience)
 
 
-def server_role(directory: Path) -> ServerRole:
+def server_role(directory: Path, pool: Pool = IN_PLACE) -> ServerRole:
     """The server's role of this run; it has no secret."""
-    return make_roles(RunFile.load(directory).setup, bytes(rng.ROOT_SIZE))[1]
+    role = make_roles(RunFile.load(directory).setup, bytes(rng.ROOT_SIZE))[1]
+    role.use(pool)
+    return role
 
 
 def client_role(directory: Path, client: int) -> ClientRole:
@@ -208,6 +211,7 @@ def open_service(
     port: int | None = None,
     limits: Limits | None = None,
     metrics: Metrics | None = None,
+    pool: Pool = IN_PLACE,
 ) -> KdcService:
     """The service of a key centre's directory. Only one process may serve a directory at a time."""
     run = RunFile.load(directory)
@@ -222,7 +226,7 @@ def open_service(
     root = _read(directory / "root.key")
     service = KdcService(
         run.setup,
-        lambda: host_role(run.setup, root, directory),
+        lambda: host_role(run.setup, root, directory, pool),
         context,
         host=run.host if host is None else host,
         port=run.port if port is None else port,
@@ -251,8 +255,14 @@ def _open_store(directory: Path) -> SqliteStore:
     return SqliteStore(directory / STORE)
 
 
-def host_role(setup: Setup, root: bytes, directory: Path) -> HostedRole:
+def host_role(setup: Setup, root: bytes, directory: Path, pool: Pool = IN_PLACE) -> HostedRole:
     """The key centre's role with its durable memory: the store of `sealed`, or a note of the newest round."""
+    hosted = _with_memory(setup, root, directory)
+    hosted.role.use(pool)
+    return hosted
+
+
+def _with_memory(setup: Setup, root: bytes, directory: Path) -> HostedRole:
     if setup.protocol == "sealed":
         store = _open_store(directory)
         with_store = dataclasses.replace(setup, options={**setup.options, "store": store})

@@ -143,13 +143,18 @@ class KdcService:
         try:
             self._open.add(raw)
             raw.settimeout(self.limits.handshake_s)
-            sock = self._context.wrap_socket(raw, server_side=True)  # in this thread: a slow peer holds up nobody
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer is small and must not wait for an ACK
+            # In this thread: a slow peer holds up nobody.
+            sock = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
             self._open.add(sock)
+            sock.do_handshake()
             peer = peer_address(sock.getpeercert(), self.setup.run_id)
             sock.settimeout(self.limits.idle_s)
             self._serve(peer, sock)
         except ssl.SSLError as error:
             self._refused("certificate or TLS", error)
+            self._open.discard(sock)
+            sock = _drained(sock)
         except ProtocolError as error:
             self._refused("not a party", error)
             self._turn_away(sock, Reply(Status.REFUSED, text=str(error)))
@@ -299,3 +304,15 @@ class KdcService:
             if (enrolled, newest, complaint) != self._published:
                 self._published = (enrolled, newest, complaint)
                 self._publish(hosted.describe())
+
+
+def _drained(sock: socket.socket) -> socket.socket:
+    """The bare connection of a failed handshake, read out: closing on unread bytes would take the alert with it."""
+    bare = socket.socket(fileno=sock.detach())
+    with contextlib.suppress(OSError):
+        bare.shutdown(socket.SHUT_WR)
+        bare.settimeout(1.0)
+        for _ in range(8):
+            if not bare.recv(1 << 12):
+                break
+    return bare

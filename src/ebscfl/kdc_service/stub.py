@@ -124,6 +124,7 @@ class KdcStub:
         raw = socket.create_connection(self._address, timeout=self._patience.connect_s)
         with contextlib.ExitStack() as undo:
             undo.callback(raw.close)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock = self._context.wrap_socket(raw, server_hostname=self._address[0])  # takes raw's place
             undo.callback(sock.close)
             if peer_address(sock.getpeercert(), self._run_id) != KDC:

@@ -21,12 +21,14 @@ from ebscfl.linalg import (
     inner_product,
     join,
     orthogonal_blocks,
+    row_blocks,
     split,
     zero_sum_blocks,
 )
 from ebscfl.paper import skt
 from ebscfl.paper.keys import FactoredScoringKey, TransformKeys
 from ebscfl.paper.parameters import PaperParameters
+from ebscfl.pool import IN_PLACE, Pool, spans
 from ebscfl.rng import SecretStream
 
 GAUGE_CONDITION = 4.0
@@ -155,17 +157,33 @@ def decode_key(weight_slots: F64, update_slots: F64) -> F64:
 
 
 def decode_uploads(
-    params: PaperParameters, deltas: Sequence[F64] | F64, update_keys: F64 | None, decoder: F64, cluster_basis: F64
+    params: PaperParameters,
+    deltas: Sequence[F64] | F64,
+    update_keys: F64 | None,
+    decoder: F64,
+    cluster_basis: F64,
+    pool: Pool = IN_PLACE,
 ) -> F64:
     """sum_i delta_i tk_i dk'^T A_c^T for every cluster c, keys multiplied first: (m, l).
 
     ``decoder`` is dk', (p, 3pn) with a transformation and (p, u) without (``update_keys`` None, the naive scheme).
+    ``pool`` shares the rows (segments) out, cut where `add_product` cuts them, so that every product of blocks and
+    every sum over clients is the one of a single process.
     """
     m, t, s = params.num_clusters, params.segment_len, params.num_segments
     last = decoder.T @ cluster_basis.reshape(m * t, params.width).T  # dk'^T A^T, (columns of the n-slot space, m·t)
     keys = last[None] if update_keys is None else update_keys @ last  # K_i of every group, (G, u, m·t)
-    total = np.zeros((s, m * t))
-    for client, delta in enumerate(deltas):
-        add_product(delta, keys[params.group_of(client)], total, out=total)
+    (block, *_) = row_blocks(s, keys[0].size)
+    shares = [([delta[rows] for delta in deltas],) for rows in spans(s, max(1, pool.workers), step=block.stop)]
+    total = np.concatenate(pool.map(decode_rows, (keys, params.group_size), shares, spare=True))
     aggregates = total.reshape(s, m, t).transpose(1, 0, 2).reshape(m, s * t)
     return np.ascontiguousarray(aggregates[:, : params.dim])
+
+
+def decode_rows(common: tuple[F64, int], deltas: Sequence[F64]) -> F64:
+    """sum_i delta_i K_i over some of the rows, client after client: (rows, m·t)."""
+    keys, group_size = common
+    total = np.zeros((len(deltas[0]), keys.shape[2]))
+    for client, delta in enumerate(deltas):
+        add_product(delta, keys[client // group_size], total, out=total)
+    return total

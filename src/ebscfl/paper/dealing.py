@@ -39,6 +39,7 @@ from ebscfl.paper.keys import (
     TransformKeys,
 )
 from ebscfl.paper.parameters import PaperParameters
+from ebscfl.pool import IN_PLACE, Pool
 from ebscfl.rng import USAGE_PAPER_BASIS, USAGE_PAPER_KEYS, USAGE_PAPER_ROUND, SecretStream
 
 SCRAMBLE_CONDITION = 2.0
@@ -140,28 +141,34 @@ def unit_server_updates(params: PaperParameters, server_updates: F64) -> F64:
     return scaled
 
 
-def refresh(params: PaperParameters, dealer_secret: DealerSecret, round_id: int) -> RoundKeys:
+def refresh(params: PaperParameters, dealer_secret: DealerSecret, round_id: int, pool: Pool = IN_PLACE) -> RoundKeys:
     """Fresh masks for one round: only R'' is drawn, so only ek^1 and the verification scalars change.
 
     Memory O(n m l); time O(n^2 m l), the Gram matrix of the masks. A client gets 3ml numbers, which cannot
-    be replaced by a seed because it must know neither R'' nor M'.
+    be replaced by a seed because it must know neither R'' nor M'. ``pool`` shares out the clients' masks; the Gram
+    matrix is one product and stays in this process.
     """
-    n, (s, u) = params.num_clients, params.upload_shape
+    n, s = params.num_clients, params.num_segments
     m, t, p, size = params.num_clusters, params.segment_len, params.width, params.group_size
     stream = SecretStream(dealer_secret.root.tobytes(), USAGE_PAPER_ROUND, round_id)
     # Unit length over clusters and segments together (erratum 1), zero sum over clients in every coordinate.
     spread = zero_sum_unit_rows(stream, count=n, dim=s * p).reshape(n, s, p)
     tags = np.einsum("nsmt,nst->n", spread.reshape(n, s, m, t), dealer_secret.verifiers, optimize=True)
     mixing = dealer_secret.cluster_basis.reshape(m * t, p)
-    clients = []
+    shares = []
     for i in range(n):
-        blocks = dealer_secret.update_basis[params.group_of(i)]
-        slot = params.slot_of(i)
-        mask = np.empty((s, u))
-        third = np.broadcast_to(dealer_secret.masks[i] @ blocks[2 * size + slot], (s, u))
-        add_product(spread[i], mixing @ blocks[size + slot], third, out=mask)
-        clients.append(ClientRoundKey(round_id=round_id, mask=mask))
-    return RoundKeys(client=tuple(clients), server=ServerRoundKey(round_id=round_id, tags=tags))
+        blocks, slot = dealer_secret.update_basis[params.group_of(i)], params.slot_of(i)
+        shares.append((spread[i], mixing @ blocks[size + slot], dealer_secret.masks[i] @ blocks[2 * size + slot]))
+    masks = pool.map(masked_rows, params.upload_shape, shares)
+    clients = tuple(ClientRoundKey(round_id=round_id, mask=mask) for mask in masks)
+    return RoundKeys(client=clients, server=ServerRoundKey(round_id=round_id, tags=tags))
+
+
+def masked_rows(shape: tuple[int, int], spread: F64, mixing: F64, third: F64) -> F64:
+    """One client's ek^1: its part R'' of zero through its own key space, and the fixed third term in every row."""
+    mask = np.empty(shape)
+    add_product(spread, mixing, np.broadcast_to(third, shape), out=mask)
+    return mask
 
 
 def re_deal_alpha(

@@ -17,6 +17,7 @@ from ebscfl.linalg import F64, Real, add_product, inner_product, join
 from ebscfl.paper import compressed, naive, srfc
 from ebscfl.paper.keys import ClientKey, ClientRoundKey, DenseScoringKey, ServerKey, ServerRoundKey
 from ebscfl.paper.parameters import PaperParameters
+from ebscfl.pool import IN_PLACE, Pool
 
 SQUARED_NORM = 3.0
 """|delta_i|^2 of an honest upload: 1 each for the unit update, for R''_i and for mu_i."""
@@ -171,13 +172,17 @@ def aggregate(params: PaperParameters, server_key: ServerKey, deltas: Sequence[F
 
 
 def combine(
-    params: PaperParameters, server_key: ServerKey, deltas: Sequence[F64] | F64, weights: ReluSum
+    params: PaperParameters,
+    server_key: ServerKey,
+    deltas: Sequence[F64] | F64,
+    weights: ReluSum,
+    pool: Pool = IN_PLACE,
 ) -> tuple[F64, float]:
     """Server: the second half of `aggregate`, for a server that scores uploads as they come."""
     if weights.total_weight <= WEIGHT_FLOOR * params.num_clients:
         return np.zeros((params.num_clusters, params.dim)), 0.0
     update_keys = None if server_key.transform is None else server_key.transform.update_key
     aggregates = compressed.decode_uploads(
-        params, deltas, update_keys, decoder(params, server_key, weights), server_key.cluster_basis
+        params, deltas, update_keys, decoder(params, server_key, weights), server_key.cluster_basis, pool
     )
     return aggregates, weights.total_weight

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ebscfl.errors import ConfigError, ProtocolError, RoundAborted, SequenceError, UsageError
 from ebscfl.ids import KDC, SERVER, Address, Role, client_address
+from ebscfl.pool import IN_PLACE, Pool
 from ebscfl.protocol import codec
 from ebscfl.protocol.messages import Message, Refusal, ResendRequest
 from ebscfl.protocol.states import State, Step, step
@@ -79,9 +80,14 @@ class RoleMachine(ABC):
         self.address = address
         self.state = State.IDLE
         self.culprits: dict[Address, str] = {}
+        self.pool: Pool = IN_PLACE
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}, {self.state.value}>"
+
+    def use(self, pool: Pool) -> None:
+        """Share heavy sums out to ``pool`` from now on; the results keep their bits."""
+        self.pool = pool
 
     def receive(self, sender: Address, data: bytes | bytearray) -> list[Outgoing]:
         """Decode and handle bytes from ``sender``; whatever it did wrong is recorded under its name."""

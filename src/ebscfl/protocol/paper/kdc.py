@@ -109,7 +109,7 @@ class PaperKdc(KdcRole):
     def _refresh(self, round_id: int) -> list[Outgoing]:
         assert self._params is not None
         assert self._secret is not None
-        keys = refresh(self._params, self._secret, round_id)
+        keys = refresh(self._params, self._secret, round_id, self.pool)
         round_keys = [
             Outgoing(client_address(i), RoundKey(round_id, key.mask))
             for i, key in zip(self._clients, keys.client, strict=True)

@@ -126,7 +126,7 @@ class PaperServer(ServerRole):
         key, _ = self._keys()
         order = range(len(self.expected))
         weights = relu_sum(self._params, key, np.stack([self._alphas[i] for i in order]))
-        aggregates, total = combine(self._params, key, [self._uploads[i] for i in order], weights)
+        aggregates, total = combine(self._params, key, [self._uploads[i] for i in order], weights, self.pool)
         self._forget_round()
         events = () if total > 0 else ("no client is trusted: no step",)
         self.outcome = Outcome(aggregates, total, None, tuple(sorted(self.accepted)), events)

@@ -7,7 +7,7 @@ Options:
 ``min_slot_weight``  trust weight under which a cluster's slot stays closed
 ``epsilon, delta, dp_rounds``  differential privacy: the budget of the whole run and its number of releases
 ``history``          true: weigh clients by their scores over all rounds (RFCA-H), kept in the key centre's store;
-                     ``history_settings`` (`HistorySettings`, or a table of them) and ``history_start`` (an earlier history, as JSON)
+                     ``history_settings`` (`HistorySettings`, or its fields), ``history_start`` (an earlier one)
 ``store``            where the key centre keeps its state: a path (SQLite) or a `KdcStore`; in memory by default
 ``server_store``     where the server keeps what it must: a path (SQLite); nothing by default
 ``client_store``     a directory with one such file a client; nothing by default

@@ -25,6 +25,7 @@ from ebscfl import rng
 from ebscfl.errors import ProtocolError, RoundAborted, SequenceError, VerificationError
 from ebscfl.field import Words
 from ebscfl.ids import KDC, SERVER, Address, Role
+from ebscfl.pool import Pool
 from ebscfl.protocol.messages import (
     Commitment,
     Enrolment,
@@ -44,6 +45,7 @@ from ebscfl.protocol.sealed.channel import seal_to
 from ebscfl.protocol.sealed.client import enrolment_context
 from ebscfl.protocol.sealed.history import ScoreMemory
 from ebscfl.protocol.sealed.pad_work import Claim, PadWork, Rows
+from ebscfl.protocol.sealed.shards import SharedPadWork
 from ebscfl.protocol.sealed.store import Answer, KdcStore
 from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State, Step, step
@@ -127,8 +129,12 @@ class SealedKdc(KdcRole):
         self._noise = noise
         self._tolerated = tolerated
         self._memory = memory
-        self._work = PadWork(params)
+        self._work: PadWork | SharedPadWork = PadWork(params)
         self._round: CurrentRound | None = None
+
+    def use(self, pool: Pool) -> None:
+        super().use(pool)
+        self._work = SharedPadWork(self._params, pool) if pool.workers else PadWork(self._params)
 
     # --- enrolment --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from ebscfl.sealed import (
     SealedParameters,
     Sketch,
     Verdict,
+    Workers,
     blind_pads,
     fold,
     guard_holds,
@@ -67,9 +68,10 @@ class Claim(NamedTuple):
 class PadWork:
     """Buffers and threads of one key centre."""
 
-    def __init__(self, params: SealedParameters) -> None:
+    def __init__(self, params: SealedParameters, threads: int | None = None) -> None:
+        most = PAD_BYTES // params.upload_bytes
         self._params = params
-        self._workers = workers_for(params.width, PAD_BYTES // params.upload_bytes)
+        self._workers = workers_for(params.width, most) if threads is None else Workers(threads)
         self._group = max(1, min(GROUP_CLIENTS, PAD_BYTES // (self._workers.threads * params.upload_bytes)))
         # One group of buffers a thread, made with its first use: a run with few clients needs few.
         self._buffers: list[Words] = []

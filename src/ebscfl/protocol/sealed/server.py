@@ -32,6 +32,7 @@ from ebscfl.protocol.messages import (
 )
 from ebscfl.protocol.roles import Floats, Outcome, Outgoing, ServerRole, Setup
 from ebscfl.protocol.sealed.round_store import KeptSum, RoundStore
+from ebscfl.protocol.sealed.shards import SharedUploads
 from ebscfl.protocol.sealed.words import from_wire, to_wire
 from ebscfl.protocol.states import State, Step
 from ebscfl.sealed import (
@@ -73,6 +74,7 @@ class Asked(NamedTuple):
 
     held: list[Held]
     request: ScoreRequest
+    shared: SharedUploads | None  # with the workers, if there are any
 
 
 class SealedServer(ServerRole):
@@ -150,11 +152,16 @@ class SealedServer(ServerRole):
         params, seed = self._params, batch_seed(self._sketch_key, self._batch)
         sketch, row = make_sketch(params, seed), guard_row(params, seed)
         pairs = [held.pair for held in self._held]
-        products = np.stack(products_many(params, pairs, self._row, sketch, workers=self._workers))
+        shared = None
+        if self.pool.workers:
+            shared = SharedUploads(params, self.pool, [(held.pair, held.guard) for held in self._held])
+            products = shared.products(self._row, sketch)
+        else:
+            products = np.stack(products_many(params, pairs, self._row, sketch, workers=self._workers))
         clients = tuple(held.client for held in self._held)
         guards = np.stack([guard_products(params, _counts(params, h.pair), h.guard, h.blind, row) for h in self._held])
         request = ScoreRequest(self.round_id, self._batch, clients, to_wire(products), to_wire(guards))
-        self._asked[self._batch] = Asked(self._held, request)
+        self._asked[self._batch] = Asked(self._held, request, shared)
         self._held, self._batch = [], self._batch + 1
         return [Outgoing(KDC, request)]
 
@@ -163,7 +170,8 @@ class SealedServer(ServerRole):
         self._only_kdc(sender)
         if message.round_id != self.round_id or (message.batch < self._batch and message.batch not in self._asked):
             return []  # a repeated answer, or one to a round that was given up
-        held = self._asked[message.batch].held if message.batch in self._asked else []
+        asked = self._asked.get(message.batch)
+        held = [] if asked is None else asked.held
         fits = message.answers.shape == (len(held), 2) and len(message.refusals) == len(held)
         if not held or message.clients != tuple(one.client for one in held) or not fits:
             raise VerificationError(f"an answer to batch {message.batch} that was not asked so", culprits=(sender,))
@@ -176,14 +184,18 @@ class SealedServer(ServerRole):
             if reason:
                 self.rejected.add(one.client)
                 self.culprits[client_address(one.client)] = reason
-        fold(
-            self._params,
-            self._sum,
-            [Answer(int(row[0]), int(row[1])) for _, row in taken],
-            [held.pair for held, _ in taken],
-            [held.guard for held, _ in taken],
-            workers=self._workers,
-        )
+        if asked is not None and asked.shared is not None:
+            rows = zip(message.answers, message.refusals, strict=True)
+            asked.shared.fold(self._sum, [None if no else Answer(int(row[0]), int(row[1])) for row, no in rows])
+        else:
+            fold(
+                self._params,
+                self._sum,
+                [Answer(int(row[0]), int(row[1])) for _, row in taken],
+                [held.pair for held, _ in taken],
+                [held.guard for held, _ in taken],
+                workers=self._workers,
+            )
         self.accepted |= {held.client for held, _ in taken}
         return []
 
