@@ -114,6 +114,7 @@ def test_every_command_of_the_page(tmp_path: Path):
     assert json.loads(results.read_text())["results"][0]["method"] == "rfca"
     assert ran == 14
     results.unlink()
+    (tmp_path / "server" / "superlink.sqlite").unlink()  # or it waits a minute for heartbeats of the nodes it knew
     with Children(tmp_path / "logs", machine.environment) as children:  # the same machine after a restart, by units
         start_by_units_and_containers(machine, children)
         machine.run(children, "again", blocks_that_run().replace("steps=2", "steps=3"))
@@ -138,10 +139,17 @@ def start_by_units_and_containers(machine: Machine, children: Children) -> None:
     machine.serve(children, "kdc", [machine.here(word) for word in compose()["kdc"]["command"]], {})
     environment = {key: moved(value) for key, value in unit_environment("ebscfl-superlink.service").items()}
     machine.serve(children, "superlink", start("ebscfl-superlink.service"), environment)
+    machine.run(children, "register", "\n".join(lines_of_the_page("export FLWR_", "flwr supernode register")))
     machine.serve(children, "client0", [machine.here(word) for word in compose()["client0"]["command"]], {})
     other = {"client0": "client1", machine.local["9094"]: machine.local["9095"]}
     words = start("ebscfl-client.service")
     machine.serve(children, "client1", [other.get(word, word) for word in words], {})
+
+
+def lines_of_the_page(*starts: str) -> list[str]:
+    """Lines of shell commands that begin so, each once."""
+    lines = [line for language, _, body in BLOCKS if language == "sh" for line in body.splitlines()]
+    return list(dict.fromkeys(line for line in lines if line.startswith(starts)))
 
 
 def blocks_that_run() -> str:
