@@ -31,21 +31,24 @@ def app_command(directory: Annotated[Path, typer.Argument(metavar="DIR", help="W
 @app.command("faults")
 def faults_command(
     kills: Annotated[
-        bool, typer.Option(help="Also kill every role of a real Flower federation at every phase.")
+        bool, typer.Option(help="Also break Flower's own line and kill every role of a real federation at every phase.")
     ] = True,
-    out: Annotated[Path | None, typer.Option(help="Keep the killed federation and its logs here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep the broken federations and their logs here.")] = None,
 ) -> None:
     """Break a federation on this machine in every way and print as JSON what was lost (nothing, or exit code 1)."""
     from ebscfl.federation.faults import run_all, total
     from ebscfl.federation.kills import run_kills
+    from ebscfl.federation.lines import run_lines
 
     def play(home: Path) -> dict[str, Any]:
         parts = {"faults": run_all(say=_say)}
-        return total({**parts, "kills": run_kills(home, say=_say)} if kills else parts)
+        if kills:
+            parts |= {"lines": run_lines(home / "lines", say=_say), "kills": run_kills(home / "kills", say=_say)}
+        return total(parts)
 
     document = _below(out, "ebscfl-faults-", play)
     print(json.dumps(document))
-    failed = [name for part in ("faults", "kills") for name in document.get(part, {}).get("failed", [])]
+    failed = [name for part in ("faults", "lines", "kills") for name in document.get(part, {}).get("failed", [])]
     if failed or document["faults_survived"] != document["faults_injected"]:
         raise EbscflError(f"cases failed: {failed}")
 

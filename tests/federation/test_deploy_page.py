@@ -105,7 +105,7 @@ def test_every_command_of_the_page(tmp_path: Path):
                 machine.serve(children, name, ["sh", "-e", "-c", machine.here(body)], {})
                 ran += 1
             elif language == "sh" and "simulate" in body:
-                break  # all of the federation was said; the rest is played below
+                break  # all of the federation was said; test_simulation plays the rest
             elif language == "sh":
                 machine.run(children, f"block-{ran}", body)
                 ran += 1
@@ -155,18 +155,6 @@ def lines_of_the_page(*starts: str) -> list[str]:
 def blocks_that_run() -> str:
     (body,) = [body for language, _, body in BLOCKS if language == "sh" and "flwr run app" in body]
     return body
-
-
-@pytest.mark.slow
-def test_the_simulation_of_the_page(tmp_path: Path):
-    pytest.importorskip("ray", reason="needs the extra 'federation' (Flower with Ray)")
-    machine = Machine(tmp_path)
-    (tmp_path / "config.toml").write_text(blocks("toml")["config.toml"])
-    (command,) = [body for language, _, body in BLOCKS if language == "sh" and "simulate" in body]
-    with Children(tmp_path / "logs", machine.environment) as children:
-        machine.run(children, "simulate", f"{command.strip()} > simulated.json")
-    document = json.loads((tmp_path / "simulated.json").read_text())
-    assert (document["rounds"], document["updates_lost"], document["released_twice"]) == (2, 0, 0)
 
 
 def test_units_start_what_the_page_starts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,23 +25,38 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.
 SIMULATE = [sys.executable, "-m", "ebscfl.cli", "federation", "simulate", "smoke", "--nodes", "4"]
 
 
-def built_in(protocol: str, steps: int, out: Path) -> list[float]:
+def built_in(preset: str, protocol: str, nodes: int, steps: int, out: Path) -> list[float]:
     """Accuracies of the simulator of `ebs-cfl run`, from a process like those of the federation."""
-    sets = [f"rounds={steps}", f"protocol={protocol}", "data.clients=4", 'methods=["rfca"]', "attacks=[]"]
-    command = [sys.executable, "-m", "ebscfl.cli", "run", "smoke", "--out", str(out), "--json"]
-    subprocess.run([*command, *(w for s in sets for w in ("--set", s))], env=ENVIRONMENT, check=True, timeout=120)
+    sets = [f"rounds={steps}", f"protocol={protocol}", f"data.clients={nodes}", 'methods=["rfca"]', "attacks=[]"]
+    command = [sys.executable, "-m", "ebscfl.cli", "run", preset, "--out", str(out), "--json"]
+    words = [word for one in [*sets, "eval_every=1"] for word in ("--set", one)]
+    subprocess.run([*command, *words], env=ENVIRONMENT, check=True, timeout=120)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [line["accuracy_own"] for line in lines if line["kind"] == "round" and line["round"] > 0]
 
 
+def command_of_the_page(home: Path) -> list[str]:
+    """The deployment page's simulation, with its own configuration."""
+    (config,) = re.findall(r"^```toml config.toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (home / "config.toml").write_text(config)
+    (line,) = re.findall(r"^ebs-cfl (federation simulate .*)$", PAGE, re.MULTILINE)
+    return [sys.executable, "-m", "ebscfl.cli", *shlex.split(line)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "steps"), [("plain", 2), ("sealed", 3)])
-def test_both_simulators_give_the_same(protocol: str, steps: int, tmp_path: Path):
+@pytest.mark.parametrize("protocol", ["plain", "sealed"])
+def test_both_simulators_give_the_same(protocol: str, tmp_path: Path):
     pytest.importorskip("ray", reason="needs the extra 'federation' (Flower with Ray)")
-    command = [*SIMULATE, "--protocol", protocol, "--steps", str(steps), "--out", str(tmp_path / "site"), "--json"]
-    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, check=True, timeout=200)
+    if protocol == "plain":
+        nodes, steps, command = 4, 2, [*SIMULATE, "--protocol", "plain", "--steps", "2", "--json"]
+    else:
+        nodes, steps, command = 2, 2, command_of_the_page(tmp_path)
+    words = [*command, "--out", str(tmp_path / "site")]
+    done = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, check=True, timeout=200)
     document = json.loads(done.stdout)
-    want = built_in(protocol, steps, tmp_path / "run")
+    preset = "smoke" if protocol == "plain" else str(tmp_path / "config.toml")
+    want = built_in(preset, protocol, nodes, steps, tmp_path / "run")
+    assert len(want) == steps
     if protocol == "plain":
         assert document["accuracy"] == want  # same batches, same sums in the order of arrival: same numbers
     else:  # the coins of stochastic rounding are the clients' secrets: models differ in the fifth digit
@@ -51,7 +67,7 @@ def test_both_simulators_give_the_same(protocol: str, steps: int, tmp_path: Path
     log = (tmp_path / "site" / "logs" / "kdc.log").read_text()
     assert "serving on port" in log  # a real key centre, over mutual TLS
     enrolled = sorted(path.parent.name for path in (tmp_path / "site" / "clients").glob("*/enrolment.bin"))
-    assert enrolled == (["0", "1", "2", "3"] if protocol == "sealed" else [])
+    assert enrolled == ([str(i) for i in range(nodes)] if protocol == "sealed" else [])
 
 
 @pytest.mark.slow

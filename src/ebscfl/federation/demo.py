@@ -59,13 +59,17 @@ class Demo(Site):
         environment = self.guard.install(directory / "runners", self._allowed, self.environment)
         self.prepare_client(directory)
         environment["FLWR_HOME"] = str(directory / "flower")  # apps are unpacked here, apart from other clients
-        command = supernode_command(directory, self.link, self.node_ports[number])
+        command = supernode_command(directory, self.link_of(number), self.node_ports[number])
         children.start(f"client-{number}", command, environment, again_after_s=5.0)
 
     def start_link(self, children: Children) -> None:
         """The SuperLink; returns when it answers."""
         children.start("superlink", superlink_command(self.server, self.link_port))
         self.wait_for_link(children)
+
+    def link_of(self, client: int) -> str:
+        """Where a client finds the SuperLink."""
+        return self.link
 
     def prepare_client(self, directory: Path) -> None:
         """Change what `guard` has installed for a client; here, nothing."""
@@ -138,7 +142,7 @@ def run_demo(home: Path, settings: DemoSettings, say: Say = lambda text: None) -
 def _inject(demo: Demo, children: Children) -> int:
     """Kill a client and the key centre with signal 9 in the middle of a step, and start both again."""
     last = demo.settings.nodes - 1
-    demo.say(f"killing client {last} and the key centre (signal 9)")
+    demo.say(f"killing client {last} and the key centre (signal 9); Flower takes the client back after a minute")
     children.kill(f"client-{last}")
     children.kill("kdc")
     time.sleep(1.0)

@@ -148,7 +148,7 @@ def run_kills(
             site.wait(children, lambda step=step: len(site.lines()) >= step, f"step {step}")  # type: ignore[misc]
             cases.append(case)
         site.wait(children, (site.server / "results.json").exists, "the end of the run")
-    return _document(site, cases, round(time.monotonic() - started, 1))
+    return document_of(site, cases, round(time.monotonic() - started, 1))
 
 
 def _play(site: KillSite, children: Children, kill: Kill, client: int, step: int) -> Case:
@@ -174,7 +174,8 @@ def _check(early: Sequence[Kill], nodes: int) -> None:
             raise UsageError(f"{nodes} clients enrol once each: there are more cases {phase!r} than that")
 
 
-def _document(site: KillSite, cases: Sequence[Case], seconds: float) -> dict[str, Any]:
+def document_of(site: Demo, cases: Sequence[Case], seconds: float) -> dict[str, Any]:
+    """What became of the cases of a finished run, one a step."""
     lines, released = site.lines(), site.released() or []
     nodes, steps = site.settings.nodes, site.settings.steps
     for case in cases:
