@@ -44,6 +44,15 @@ def test_table_shows_every_cell(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (tmp_path / "r" / "config.toml").is_file()
 
 
+def test_a_run_whose_models_stand_still_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["run", "smoke", "--set", "rounds=2", "--set", "methods=rfca", "--set", "protocol=direct"]
+    assert cli.main([*small, "--set", "local.lr=1e30", "--set", "attacks=[]", "--out", str(tmp_path / "far")]) == 0
+    said = capsys.readouterr().err
+    assert "warning: rfca x none took no step in 2 rounds: no root update for models [0, 1]" in said
+    assert cli.main([*small, "--set", "attacks=[]", "--out", str(tmp_path / "near")]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_resume_of_a_finished_run_prints_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", *TINY, "--out", str(tmp_path / "r"), "--json"]) == 0
     first = json.loads(capsys.readouterr().out)

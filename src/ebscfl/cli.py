@@ -54,6 +54,7 @@ def run_command(
         print(json.dumps(result.document, allow_nan=False))
     else:
         cli_output.print_results(result.rows)
+    cli_output.print_standstills(result.run_dir)
     cli_output.print_where(result.run_dir, page)
 
 

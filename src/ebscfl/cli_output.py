@@ -99,6 +99,19 @@ def print_where(run_dir: Path, page: Path | None) -> None:
         print(f"report:  {page}", file=sys.stderr)
 
 
+def print_standstills(run_dir: Path) -> None:
+    """On stderr: cells whose models did not move in some rounds, and why not."""
+    from ebscfl.sim.journal import Line, read_lines
+
+    stuck: dict[tuple[str, str], list[Line]] = {}
+    for line in read_lines(run_dir / "metrics.jsonl"):
+        if line["kind"] == "round" and line["round"] > 0 and not any(line["weights"]):
+            stuck.setdefault((line["method"], line["attack"]), []).append(line)
+    for (method, attack), lines in stuck.items():
+        why = lines[-1]["events"][0] if lines[-1]["events"] else "nobody had weight"
+        print(f"warning: {method} x {attack} took no step in {len(lines)} rounds: {why}", file=sys.stderr)
+
+
 def report_if_possible(run_dir: Path) -> Path | None:
     """report.html of a run, None where the report's libraries are not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("ebscfl.report", "jinja2", "matplotlib")):
