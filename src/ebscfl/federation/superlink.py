@@ -54,7 +54,7 @@ def supernode_command(directory: Path, superlink: str, port: int, *, share_evalu
     """A SuperNode on a client's directory; ``port`` is for its own runner, on the loopback interface."""
     config = f'directory="{directory}" share-evaluation={json.dumps(share_evaluation)}'
     return [
-        flower_command("flower-supernode"), "--superlink", superlink,
+        sys.executable, "-m", "ebscfl.flower.supernode", "--superlink", superlink,
         "--root-certificates", str(directory / "ca.pem"), "--auth-supernode-private-key", str(directory / "node.key"),
         "--node-config", config, "--host", "127.0.0.1", "--port", str(port),
     ]  # fmt: skip
