@@ -118,6 +118,13 @@ class Site:
         said = children.run("flwr-ls", [flower_command("flwr"), "ls", CONNECTION, "--run-id", run, "--format", "json"])
         return str(json.loads(said[said.index("{") :])["runs"][0]["status"])
 
+    def unfinished(self, children: Children) -> list[str]:
+        """Runs that Flower has not ended, the newest first."""
+        said = children.run("flwr-ls", [flower_command("flwr"), "ls", CONNECTION, "--format", "json"])
+        runs: list[dict[str, Any]] = json.loads(said[said.index("{") :])["runs"]
+        alive = [run for run in runs if not str(run["status"]).startswith("finished")]
+        return [str(run["run-id"]) for run in sorted(alive, key=lambda run: str(run["pending-at"]), reverse=True)]
+
     # --- what happened ----------------------------------------------------------------------------------------------
 
     def lines(self) -> list[dict[str, Any]]:
