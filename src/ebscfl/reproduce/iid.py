@@ -21,10 +21,9 @@ FULL: dict[str, dict[str, Any]] = {
     "mnist": {
         "rounds": 100,
         "eval_every": 10,
-        "device": "cpu",
         "data": {"dataset": "mnist", "standardize": False},
         "model": {"name": "mlp"},
-        "local": {"steps": 5, "batch_size": 32, "lr": 0.05, "dtype": "float32"},
+        "local": {"steps": 20, "batch_size": 32, "lr": 0.1, "dtype": "float32"},
     },
     "cifar10": {
         "rounds": 30,
@@ -34,7 +33,8 @@ FULL: dict[str, dict[str, Any]] = {
         "local": {"steps": 10, "batch_size": 64, "lr": 0.05},
     },
 }
-"""What differs from `noniid.SCALES` at full scale."""
+"""What differs from `noniid.SCALES` at full scale. Without attack FedAvg on i.i.d. MNIST reaches 92 % with 5 steps of
+0.05 in 100 rounds and 96 % with 20 steps of 0.1 in 60 (one seed); the paper's methods are above 97 %."""
 
 
 def datasets(scale: str) -> tuple[str, ...]:
