@@ -124,5 +124,6 @@ def test_the_page_names_the_measured_ratio():
         assert run_["ratio"] == pytest.approx(run_["flower"]["seconds"] / run_["built_in"]["seconds"], abs=0.006)
         assert len(run_["flower"]["accuracy"]) == RECORD["steps"]
     assert plain["largest_difference_of_accuracy"] == 0
-    (sentence,) = re.findall(r"takes ([\d.]+) times as long as `ebs-cfl run` \(([\d.]+) under `plain`\)", PAGE)
+    told = " ".join(PAGE.split())
+    (sentence,) = re.findall(r"takes ([\d.]+) times as long as `ebs-cfl run` \(([\d.]+) under `plain`\)", told)
     assert sentence == (f"{sealed['ratio']:.1f}", f"{plain['ratio']:.1f}")
