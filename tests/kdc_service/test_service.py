@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ from ebscfl.kdc_service.deployment import (
 )
 from ebscfl.kdc_service.frames import KdcUnavailable, Kind, Request, Status
 from ebscfl.kdc_service.limits import Limits
+from ebscfl.kdc_service.service import KdcService
 from ebscfl.kdc_service.stub import Patience
 from ebscfl.protocol import codec
 from ebscfl.protocol.measure import example_round
@@ -88,6 +91,38 @@ def test_plain_text_and_silence_hurt_nobody(loop: Loopback):
             assert sock.recv(100).startswith(b"HTTP")
     with socket.create_connection(("127.0.0.1", loop.service.port)), open_stub(loop.server_dir) as stub:
         assert stub.hello() == -1  # served beside a peer that never shakes hands
+
+
+class LostHalf:
+    """A TLS context whose connections lose their TLS half during the handshake, as when a stop closes them."""
+
+    def wrap_socket(self, raw: socket.socket, **_: object) -> ssl.SSLSocket:
+        sock = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).wrap_socket(
+            raw, server_side=True, do_handshake_on_connect=False
+        )
+        sock.do_handshake = lambda *_: sock._sslobj.lost_in_a_stop()  # type: ignore[assignment, method-assign, union-attr]
+        return sock
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_connection_cut_by_a_stop_is_no_error_and_any_other_is(loop: Loopback, stopping: bool):
+    service = loop.service
+    assert isinstance(service, KdcService)
+    inet, peer = connected_pair()
+    assert service._count.enter()
+    before, service._context, service._stopping = service._context, LostHalf(), stopping  # type: ignore[assignment]
+    try:
+        with contextlib.nullcontext() if stopping else pytest.raises(AttributeError, match="lost_in_a_stop"):
+            service._connection(inet)
+    finally:
+        service._context, service._stopping = before, False
+        peer.close()
+
+
+def connected_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        far = socket.create_connection(listener.getsockname())
+        return listener.accept()[0], far
 
 
 def test_the_sender_is_the_certificate(loop: Loopback):

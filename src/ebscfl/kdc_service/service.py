@@ -160,6 +160,9 @@ class KdcService:
             self._turn_away(sock, Reply(Status.REFUSED, text=str(error)))
         except OSError as error:
             LOG.debug("connection ended: %s", error)
+        except (AttributeError, ValueError):
+            if not self._stopping:  # a stop closes sockets under their threads, and Python's lose their TLS half
+                raise
         finally:
             self._open -= {raw, sock}
             sock.close()
