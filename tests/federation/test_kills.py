@@ -26,7 +26,7 @@ RECORD = ROOT / "results" / "federation-faults" / "results.json"
 def test_a_part_of_the_matrix(tmp_path: Path):
     pytest.importorskip("flwr", reason="needs the extra 'federation' (Flower)")
     part = [Kill(KEY_CENTRE, stops.BEFORE_ENROLMENT), Kill(SERVER, stops.RELEASED)]
-    document = run_kills(tmp_path / "site", part, nodes=3)
+    document = run_kills(tmp_path / "site", part, nodes=2)
     assert document["failed"] == []
     assert document["faults_survived"] == document["faults_injected"] == 2
     assert (document["updates_lost"], document["released_twice"], document["rounds"]) == (0, 0, 2)

@@ -87,9 +87,12 @@ class Children:
         self._signal(name, signal.SIGKILL)
         self._running[name].wait()
         end = time.monotonic() + KILL_S
-        while self.family(name) and time.monotonic() < end:  # one of them may just have started another
-            self._signal(name, signal.SIGKILL)
-            time.sleep(0.02)
+        quiet = 0  # looks that found nobody: a process in the middle of an exec shows no environment
+        while quiet < 3 and time.monotonic() < end:
+            quiet = 0 if self.family(name) else quiet + 1
+            if quiet == 0:
+                self._signal(name, signal.SIGKILL)
+            time.sleep(0.05)
         del self._running[name]
 
     def stop_all(self) -> None:
