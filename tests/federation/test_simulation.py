@@ -84,7 +84,7 @@ def test_ctrl_c_stops_everything(command: str, sign: str, tmp_path: Path):
     assert process.returncode == 130
     assert "every process that was started is gone" in said
     assert "Traceback" not in said
-    until(lambda: not mentions(site), 60)
+    until(lambda: not mentions(site), 20)
 
 
 def mentions(home: Path) -> list[str]:
